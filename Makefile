@@ -1,4 +1,4 @@
-# Every target sets up what it needs first; scripts/setup.sh does nothing (and says nothing) when all is there.
+# Every target first sets up what it needs; scripts/setup.sh does nothing, without output, if everything is there.
 # V=1 shows the output of the set-up, which otherwise goes to build/setup.log.
 
 SHELL := /bin/bash
@@ -26,13 +26,13 @@ demo: setup ## three VMs on one preconditioned SSD, shared and isolated: table a
 test: setup-test ## cargo test and pytest, installs what they need if run as root (PYTEST_ARGS=, CARGO_TEST_ARGS=)
 	@scripts/test.sh $(PYTEST_ARGS)
 
-test-quick: setup ## tests without a guest; installs nothing, and skips tests that lack a program
+test-quick: setup ## tests without a guest; installs nothing, and skips tests whose programs are missing
 	@scripts/test.sh --quick $(PYTEST_ARGS)
 
 test-versions: setup ## quick tests with the lowest and the newest versions of the Python packages (VERSIONS=lowest)
 	@scripts/test-versions.sh $(VERSIONS)
 
-lock: setup ## constraints.txt, the versions that set-up installs, from pyproject.toml (LOCK_ARGS=--upgrade for the newest)
+lock: setup ## write constraints.txt, the versions that set-up installs, from pyproject.toml (LOCK_ARGS=--upgrade for the newest)
 	@.venv/bin/uv pip compile --quiet --universal --python-version 3.11 --all-extras --annotation-style line \
 		--custom-compile-command 'make lock' --output-file constraints.txt $(LOCK_ARGS) pyproject.toml
 
@@ -47,7 +47,7 @@ fmt: setup-lint ## format Python and Rust, apply ruff's safe fixes
 stubs: setup ## generate ftl_emul/_core.pyi, the types of the Rust extension
 	@scripts/stubs.sh
 
-sbom: setup ## bill of materials, build/slo-ctl.cdx.json (CycloneDX): Python packages and Rust crates of the installed program
+sbom: setup ## bill of materials build/slo-ctl.cdx.json (CycloneDX): Python packages and Rust crates of the installed program
 	@. build/env.sh && .venv/bin/python scripts/sbom.py build/slo-ctl.cdx.json
 
 audit: setup-lint ## known vulnerabilities of the Rust crates and Python packages in use; needs access to their public databases
@@ -85,7 +85,7 @@ screenshots: setup ## page, top and reports (SIMULATED) in build/screenshots, at
 install: setup ## units, programs, pages below PREFIX=/usr/local (DESTDIR=, PYTHON=, VENDOR=), see docs/install.md
 	@. build/env.sh && scripts/install.sh
 
-uninstall: ## remove what `make install` with the same DESTDIR= and PREFIX= put there; configuration and state stay
+uninstall: ## remove the files of `make install` with the same DESTDIR= and PREFIX=; configuration and state stay
 	@scripts/install.sh --uninstall
 
 wheel: setup ## wheel in dist/, with the server of devices in it
@@ -94,7 +94,7 @@ wheel: setup ## wheel in dist/, with the server of devices in it
 deb: setup ## Debian package in dist/, for Debian 13 and later
 	@. build/env.sh && scripts/deb.sh
 
-packages: setup-test ## type README and tutorial in fresh roots of all releases with a Debian package (RELEASES=noble)
+packages: setup-test ## run the commands of README and tutorial in fresh roots of all releases with a Debian package (RELEASES=noble)
 	@. build/env.sh && SLO_CTL_RELEASES="$(or $(RELEASES),trixie bookworm noble)" \
 		.venv/bin/python -m pytest -q tests/packaging/test_fresh_root.py
 
@@ -104,7 +104,7 @@ rpm: setup ## RPM package in dist/, for Fedora 42 and later
 oci: setup ## OCI image archive in dist/, of the Debian package on Debian 13, for podman and docker
 	@. build/env.sh && scripts/oci.sh
 
-clean: ## remove everything the other targets made, .venv and target/ too
+clean: ## remove all results of the other targets, including .venv and target/
 	rm -rf build dist target debian/slo-ctl debian/.debhelper .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -f ftl_emul/_core*.so
 	find slo_ctl daemon_sim fsim ftl_emul lab papers traces tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

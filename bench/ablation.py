@@ -1,16 +1,16 @@
-"""What each lever contributes: OPS, rate limits and the device's fair queue, alone and together.
+"""Contribution of each lever: OPS, rate limits and the device's fair queue, alone and together.
 
     .venv/bin/python bench/ablation.py [--quick] [--depth 8] [--json] [--markdown FILE]
 
-Three VMs of weights 1:3:6 at queue depths 1, 8 and 32, a synthetic mix and real traces (where they are:
+Three VMs of weights 1:3:6 at queue depths 1, 8 and 32, a synthetic mix and real traces (if they are in
 $SLO_CTL_TRACES or ../shared/traces). Columns:
 
 - total, 4 KiB pages per second, and WAF of the whole device
-- share error: the worst VM's, against what it is entitled to when nobody has to wait for a VM that cannot use
-  its share (the aim of `proportional`)
+- share error: that of the worst VM, relative to what it is entitled to if nobody has to wait for a VM that
+  cannot use its share (the aim of `proportional`)
 - off 1:3:6: the worst VM's distance from exact proportions (the aim of `proportional-strict`). Rows
   that use its levers count requests, the others pages.
-- shares: what the three VMs got
+- shares: those of the three VMs
 - p99 of the VM of weight 6, and the worst of any VM
 - limited: VMs that ran at a rate limit when the window ended
 

@@ -1,9 +1,9 @@
-"""What the OPS policies must keep, measured on the emulated SSD: shares, re-convergence, minimums, maximums.
+"""Requirements on the OPS policies, measured on the emulated SSD: shares, re-convergence, minimums, maximums.
 
     .venv/bin/python bench/acceptance.py [--full] [--only REGEX] [--json]
 
-Prints one line per case and policy; exit code 1 where a bar is missed. Real traces are looked for in
-$SLO_CTL_TRACES or ../shared/traces; cases whose trace is missing are skipped, and said to be.
+Prints one line per case and policy; exit code 1 if a bar is missed. Real traces are searched for in
+$SLO_CTL_TRACES or ../shared/traces; cases whose trace is missing are skipped with a message.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def queue_cases(full: bool) -> Iterator[Case]:
 
 
 def mapping_cases(full: bool) -> Iterator[Case]:
-    """Log blocks in place of OPS: the drives of docs/device.md, the cache of DFTL beside them."""
+    """Log blocks instead of OPS: the drives of docs/device.md, and the cache of DFTL."""
     mixes = [("uniform",) * 3, ("financial", "msn", "exchange"), ("hotcold",) * 3, ("rw", "zipf", "uniform")]
     keys = ["mapping=bast", "mapping=fast", "mapping=fast,cluster=2", "mapping=dftl"]
     for key, mix in itertools.product(keys, mixes if full else mixes[:2]):

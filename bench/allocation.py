@@ -4,12 +4,12 @@
     [--mapping bast,fast] [--trim off,on] [--utilisation 10,50,90] [--seeds 3] [--allocator NAME]
     [--against ext,greedy-space] [--churn .3] [--sync-mib 16] [--log-blocks 32] [--jobs 2] [--save FOLDER]
 
-A comparison of `slo-ctl fsim` for each workload, mapping and TRIM, and a line for each drive
-and utilisation as soon as it is there. Ratios are taken seed by seed; +- is half the 95 % interval by
-Student's t. All times are virtual, of emulated drives. With --save a comparison is kept as its JSON, and one
-that is kept already is not run again. Exit status 1 when greedy-space does not about halve ext's time for
-CVFS-Large on BAST, the mapping of the drives, or the allocator is slower than the better of the others by
-more than the interval anywhere.
+Prints a comparison of `slo-ctl fsim` for each workload, mapping and TRIM, and a line for each drive and
+utilisation as soon as it is finished. Ratios are computed seed by seed; +- is half the 95 % interval of
+Student's t. All times are virtual, of emulated drives. With --save each comparison is stored as JSON, and one
+that is already stored is not run again. Exit status 1 if greedy-space does not about halve ext's time for
+CVFS-Large on BAST, the mapping of the drives, or if the allocator is slower than the better of the others by
+more than the interval at any point.
 """
 
 from __future__ import annotations

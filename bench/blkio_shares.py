@@ -1,9 +1,9 @@
-"""Shares of three fio processes on a loop device under bfq, by the weights that the daemon would set.
+"""Shares of three fio processes on a loop device under bfq, with the weights that the daemon would set.
 
     .venv/bin/python bench/blkio_shares.py [--seconds 8]
 
-The load is that of bench/policy_choice.py for weights, each process in a cgroup of its own. Needs root, fio
-and losetup. Exit code 1 where a share is farther than 15 % from its weight's.
+The load is that of bench/policy_choice.py for weights, each process in its own cgroup. Needs root, fio and
+losetup. Exit code 1 if a share deviates from its weight by more than 15 %.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What it costs clients of a block device to have latencies of cgroups measured. As root, with bpftrace.
+"""Overhead of measuring latencies of cgroups for clients of a block device. As root, with bpftrace.
 
     .venv/bin/python bench/cgroup_latency.py [--rounds 12] [--seconds 2] [--device PATH]
 
-fio reads 4 KiB at random at queue depth 32, by turns with and without tracing, by default from a loop device
-on a file in /dev/shm, which costs little by itself. Prints the median of the ratios of neighbouring runs, and
-the time that the kernel spent in the programs for each request, which other work disturbs less (it turns on
-the sysctl kernel.bpf_stats_enabled meanwhile). Never writes to a device.
+fio reads 4 KiB at random at queue depth 32, alternately with and without tracing, by default from a loop
+device on a file in /dev/shm, which has little overhead. Prints the median of the ratios of neighbouring runs,
+and the time that the kernel spent in the BPF programs per request, which other work disturbs less (the sysctl
+kernel.bpf_stats_enabled is on during the run). Never writes to a device.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from slo_ctl.model.host import DeviceNumber
 _SIZE_BYTES = 256 << 20
 _STARTS_S = 60.0
 _OWN = Path(__file__).resolve().parents[1] / "build" / "bpftrace" / "bin"
-"""Where set-up installs a bpftrace that is new enough, if the system's is not."""
+"""Where set-up installs a bpftrace that is new enough, if that of the system is too old."""
 _STATISTICS = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 
@@ -70,7 +70,7 @@ def statistics_of_programs() -> Iterator[None]:
 
 
 def time_in_programs_ns() -> int:
-    """Time in all programs that children of this process loaded."""
+    """Time in all BPF programs that children of this process loaded."""
     ns = 0
     for children in Path("/proc/self/task").glob("*/children"):
         for child in children.read_text().split():
@@ -109,7 +109,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--device", help="read from it instead")
+    parser.add_argument("--device", help="read from this device instead of a loop device")
     options = parser.parse_args()
     os.environ["PATH"] = f"{_OWN}:{os.environ['PATH']}"
     ratios, costs_ns = [], []
@@ -117,7 +117,7 @@ def main() -> None:
         read_iops(path, 1.0)
         print("   without      with  ratio  ns/request")
         for number in range(options.rounds):
-            # Alternate which is first: the machine may have other work.
+            # Alternate which is first, as the machine may have other work.
             if number % 2:
                 traced, cost_ns = traced_iops(path, options.seconds)
                 plain = read_iops(path, options.seconds)

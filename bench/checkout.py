@@ -1,8 +1,8 @@
-"""Imported first by every benchmark, so that it measures the checkout that it belongs to.
+"""Every benchmark imports this module first, so that it measures the checkout that it belongs to.
 
-Python puts the directory of a script on its path, not the one above it; without this, `slo_ctl` and the other
-packages would be the installed ones, perhaps of another checkout. Child processes inherit the path. Helpers
-of tests/real are found too. Ctrl-C and SIGTERM end a benchmark without a traceback.
+Python puts the directory of a script on its path, but not its parent; without this module, `slo_ctl` and the
+other packages would be the installed ones, perhaps of another checkout. Child processes inherit the path.
+Helpers of tests/real can be imported, too. Ctrl-C and SIGTERM end a benchmark without a traceback.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ sys.excepthook = _report
 
 
 def require(*programs: str, root: bool = False) -> None:
-    """Exit with a message unless these programs are installed and, with `root`, this process is root's."""
+    """Exit with a message unless these programs are installed and, with `root`, this process runs as root."""
     missing = [name for name in programs if shutil.which(name) is None]
     if missing:
         sys.exit(f"not installed: {', '.join(missing)}")

@@ -1,11 +1,11 @@
-"""Claims of README and docs with their commands: runs them and writes docs/claims.md.
+"""Runs the commands of the claims of README and docs, and writes docs/claims.md.
 
     .venv/bin/python bench/claims.py [--only REGEX] [--all] [--list]
 
 Without options the quick claims are run, as by `make claims` and, without writing the page, by
-tests/bench/test_claims.py. A claim holds when its command ends with status
-0 and its output matches `expects`, where it has one. What is not run keeps its last result in docs/claims.md.
-Exit status 1 where a claim does not hold.
+tests/bench/test_claims.py. A claim holds if its command exits with status 0 and its output matches `expects`,
+if that is given. A claim that is not run keeps its last result in docs/claims.md.
+Exit status 1 if a claim does not hold.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Claim:
     expects: str = ""
     """A regular expression that the output must match."""
     needs: tuple[str, ...] = ()
-    """Environment variables that point to software that few machines have; without them the claim is not run.
+    """Environment variables with paths of software that few machines have; without them the claim is not run.
     """
 
     @property

@@ -5,9 +5,9 @@
 On a block device: real cgroups, each of which has done I/O on a loop device and is idle, or does I/O in every
 epoch (`busy-disk`); every VM has a weight, and maximums of IOPS and bandwidth (five knobs each). On one
 EMULATED SSD: every VM has a namespace and writes 4 KiB at random over NBD with one request outstanding, so
-that weights change all the time. The daemon is a process of its own with its API and history, as a service
-would be.
-Exits with 1 where an epoch costs 100 ms of CPU or more in the mean, or the daemon 150 MB.
+that weights change all the time. The daemon is a separate process with API and history, like the
+service.
+Exit code 1 if an epoch takes 100 ms of CPU or more in the mean, or the daemon uses 150 MB.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MIB_PER_VM = 4
 """32 blocks of 128 KiB, and ten of OPS."""
 _WRITE_BYTES = 4096
 _COUNTERS = ("io.stat", "blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_serviced_recursive")
-"""Files that say something new of a cgroup on this kernel: of v2, or of v1."""
+"""Counter files of a cgroup that the daemon reads on this kernel: those of v2, or of v1."""
 
 
 def main() -> int:
@@ -87,7 +87,7 @@ def _on_block_device(root: Path, names: list[str], epochs: int, *, busy: bool = 
 
 @contextmanager
 def _reading(folders: list[Path], path: str) -> Iterator[None]:
-    """A process that reads a block in each of these groups, twice a second, one after the other."""
+    """A process that reads a block in each of these groups in turn, twice a second."""
     reader = multiprocessing.get_context("spawn").Process(target=_read_in_turn, args=(folders, path))
     reader.start()
     try:
@@ -109,7 +109,7 @@ def _read_in_turn(folders: list[Path], path: str) -> None:
 
 
 def _print_least(folders: list[Path]) -> None:
-    """What the kernel takes for the counters of an epoch, when their files are open already."""
+    """Print the kernel's time for reading the counters of an epoch, if their files are already open."""
     counters = [folder / name for folder in folders for name in _COUNTERS if (folder / name).exists()]
     files = [os.open(path, os.O_RDONLY) for path in counters]
     costs_ms = []
@@ -155,7 +155,7 @@ def _configure(root: Path, head: str, vms: list[str]) -> None:
 
 
 def _write_all(sockets: list[Path], names: list[str]) -> None:
-    """Start a writing thread for each VM, until the process is ended."""
+    """Run a writing thread for each VM, until the process is ended."""
     threading.stack_size(256 << 10)
     for number, (path, name) in enumerate(zip(sockets, names, strict=True)):
         threading.Thread(target=_write, args=(path, name, number), daemon=True).start()

@@ -1,9 +1,9 @@
 /*
  * The FTL of FEMU's black-box SSD without QEMU, in virtual time: for bench/peer_femu.py.
  *
- * FEMU models latencies while a guest waits. Its FTL takes a request with its arrival time and says how long it
- * takes, so that it can be asked directly. It is compiled from a checkout; nothing of it is in this file but
- * names. This replaces its header nvme.h, which needs QEMU, by what the FTL uses of it.
+ * FEMU delays a guest by modelled latencies. Its FTL gets a request with its arrival time and returns how long it
+ * takes, so it can be called directly. It is compiled from a checkout; only names are repeated in this file, which
+ * replaces the header nvme.h, as that needs QEMU, by the part that the FTL uses.
  *
  * Arguments: dies, blocks of a die, pages of a block, read, program and erase time in ns, GC threshold in per
  * cent, trace, and a file for results or `-`. A line of the trace: arrival in ns, first sector, sectors, 1 for a
@@ -60,7 +60,7 @@ static int64_t qemu_clock_get_ns(int clock)
     return now_ns;
 }
 
-/* Its thread, which takes requests from rings, is not started. */
+/* The FTL's thread, which takes requests from rings, is not started. */
 #define femu_ring_count(ring) 0
 #define femu_ring_dequeue(ring, object, count) 0
 #define femu_ring_enqueue(ring, object, count) 0
@@ -121,7 +121,7 @@ int main(int argc, char **argv)
         request.stime = now_ns;
         int64_t response_ns = reads ? ssd_read(&ssd, &request) : ssd_write(&ssd, &request);
         host_pages += reads ? 0 : sectors / ssd.sp.secs_per_pg;
-        /* As its thread does after each request. */
+        /* As the FTL's thread does after each request. */
         if (should_gc(&ssd)) {
             do_gc(&ssd, false);
         }

@@ -1,18 +1,18 @@
-"""The front ends of one served device side by side, and nbdkit's memory plugin: 4 KiB, random.
+"""The front ends of one served device and nbdkit's memory plugin, compared: 4 KiB, random.
 
     .venv/bin/python bench/frontends.py [--rounds 5] [--seconds 1] [--latency-seconds 3] [--poll]
         [--folder /dev/shm] [--json]
 
-One server, one namespace for each front end, written full first; in each round every front end has its turn,
-and medians are compared. All clients are `front_end_load` (`bench/src/bin`): one thread each, which sleeps
-while nothing is answered. CPU is that of the server, for each request. Then the same with modelled latency:
-the mean that the client sees over the modelled mean.
+One server, with one namespace for each front end that is first written completely; in each round every front
+end is measured once, and medians are compared. All clients are `front_end_load` (`bench/src/bin`): one thread
+each, which sleeps while it has no reply. CPU is that of the server per request. Then the same with modelled
+latency: the mean of the client divided by the modelled mean.
 
-What is compared (`BARS`): requests per second of one front end over those of another, with the same kind of
-client, kind of request and queue depth, and the data of all front ends on the same file system, that of
-`--folder`. nbdkit's memory plugin has its data in memory in any case. The bars are those for clients that
-sleep. `--poll` also measures clients that poll and holds them to the same bars, in addition: a front end that
-only meets a bar with one kind of client misses it.
+The comparison (`BARS`) is requests per second of one front end over those of another, with the same kind of
+client, kind of request and queue depth, and with the data of all front ends on the file system of `--folder`;
+nbdkit's memory plugin always has its data in memory. The bars apply to clients that sleep. `--poll` also
+measures clients that poll and applies the same bars to them, in addition: a front end that meets a bar with
+one kind of client only misses it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MEMORY_PLUGIN = "nbdkit memory"
 FRONT_ENDS = ("NBD", "vhost-user", "NVMe/TCP")
 DEPTHS, LATENCY_DEPTHS = (1, 32), (1, 8, 32)
 CLIENTS = {"sleep": (), "poll": ("--poll",)}
-"""What clients do while nothing is answered, with options of `front_end_load`."""
+"""What clients do while they have no reply, with options of `front_end_load`."""
 BLOCK_BYTES = 4096
 SIZE_BYTES = 128 << 20
 TOLERANCE = 0.05
@@ -85,8 +85,8 @@ class Punctuality:
     depth: int
     modelled_ms: float
     ratio: float
-    """Mean latency of the client over the modelled one; the best round, because other work of the machine
-    only adds to it.
+    """Mean latency of the client over the modelled one; the best round, because other work on the machine can
+    only increase it.
     """
 
 
@@ -222,10 +222,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1)
-    parser.add_argument("--latency-seconds", type=float, default=3, help="0: without that part")
+    parser.add_argument("--latency-seconds", type=float, default=3, help="0: skip that part")
     parser.add_argument("--poll", action="store_true", help="also measure clients that poll")
     parser.add_argument(
-        "--folder", type=Path, help="where the device is made: on tmpfs, its data is mapped into the server"
+        "--folder", type=Path, help="folder of the device; on tmpfs, the server maps its data"
     )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

@@ -3,10 +3,10 @@
     .venv/bin/python bench/harm.py [--case 1,3] [--size 8GiB] [--seconds-scale 1] [--timeline] [--json FILE]
 
 The drive is that of README's `A live host`: preset fast15, preconditioned, served with `--latency real`, with
-the namespaces web and db. In the place of VMs there are fio clients in cgroups (4 KiB random writes, queue
-depth 8, unless the title of the case has another load), each beside a connection that stays, as QEMU's does.
+the namespaces web and db. VMs are replaced by fio clients in cgroups (4 KiB random writes, queue depth 8,
+unless the title of the case has another load), each with a second connection that stays open, like QEMU's.
 Every run begins with a copy of the same drive, and throughput is in 4 KiB pages. Needs root, cgroups and fio.
-Exit code 1 where a case is below the bar.
+Exit code 1 if a case is below the bar.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from slo_ctl.base.termination import terminable
 
 NEW, USED = "new", "used"
 BEFORE_S = 15.0
-"""The daemon runs for this time before clients wake up: more than its status window."""
+"""The daemon runs for this time before clients become active: longer than its status window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ CASES = (
         "8b",
         "4 to 64 KiB at depth 32, 50 % reads, beside a VM that writes and sleeps, 15 s each",
         115,
-        # As the fair queue of the drive divides it without the daemon: pages of db take twice the time.
+        # The drive's fair queue divides it like this without the daemon: pages of db take twice the time.
         share_by="device-time",
         loads={
             "web": "--rw=randrw --bssplit=4k/60:16k/30:64k/10 --iodepth=32",
@@ -158,16 +158,16 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--case", default="", help="such as 1,3 or 7a; 3 is 3a and 3b [default: all]")
-    parser.add_argument("--size", default="8GiB", help="of the drive [default: 8GiB]")
+    parser.add_argument("--size", default="8GiB", help="size of the drive [default: 8GiB]")
     parser.add_argument(
         "--seconds-scale", type=float, default=1.0, help="lengthen or shorten every case [default: 1]"
     )
     parser.add_argument(
         "--overwrite", type=float, default=1.0, help="drive writes before a drive is in use [default: 1]"
     )
-    parser.add_argument("--timeline", action="store_true", help="print what happened every five seconds")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.add_argument("--folder", help="for drives and logs [default: that for temporary files]")
+    parser.add_argument("--timeline", action="store_true", help="print the state every five seconds")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument("--folder", help="folder for drives and logs [default: that for temporary files]")
     return parser.parse_args()
 
 

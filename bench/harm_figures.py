@@ -1,4 +1,4 @@
-"""Evaluation of what `bench/harm.py` recorded: no clock, no files except fio's logs, no processes."""
+"""Evaluates the records of `bench/harm.py`: no clock, no files except fio's logs, no processes."""
 
 from __future__ import annotations
 

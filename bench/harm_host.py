@@ -1,4 +1,4 @@
-"""The live part of `bench/harm.py`: equal drives, clients in cgroups that stand for VMs, and a recorder."""
+"""The live part of `bench/harm.py`: equal drives, clients in cgroups that represent VMs, and a recorder."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def use_drive(root: Path, drive_writes: float) -> None:
     finally:
         server.stop()
     for vm in VMS:
-        # All of it is zeros, which take no space.
+        # All data is zeros, which take no space.
         image = places(root).device(DEVICE) / f"{vm}.img"
         os.truncate(image, 0)
         os.truncate(image, size_bytes)
@@ -163,7 +163,7 @@ class Host:
         )
 
     def _connect(self, vm: str) -> None:
-        """Connect as QEMU does, which holds its connection whether or not its guest is active."""
+        """Connect like QEMU, which keeps its connection open whether or not its guest is active."""
         socket = places(self._root).run_of(DEVICE).export(vm)
         process = self._in_group(vm, sys.executable, "-c", _CONNECTED, str(checkout.REAL), str(socket), vm)
         self._vms.append(process)

@@ -64,7 +64,7 @@ class Result:
         self.waf_without = _waf_at_the_end(_between(without.moments, without_from_s, self.seconds))
 
     def judge_shares(self) -> None:
-        """Judge the shares of the clients against their weights, and the status against the clients."""
+        """Compare the shares of the clients with their weights, and the status with the clients."""
         for vm, due in self.targets.items():
             received, reported = self.shares.get(vm, 0.0), self.status_shares[vm]
             if abs(received / due - 1.0) > SHARE_TOLERANCE:
@@ -78,7 +78,7 @@ class Result:
                 self.problems.append(f"{vm} is {self.last_verdicts.get(vm)} at the end")
 
     def judge_stop(self, run: Run) -> None:
-        """Judge how the daemon ended, and find what differs from the state before it."""
+        """Check how the daemon exited, and find differences from the state before it."""
         stopped, first, last = run.stopped, run.moments[0], run.moments[-1]
         if stopped is None:
             self.problems.append("the daemon was not stopped")

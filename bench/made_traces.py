@@ -14,7 +14,7 @@ from traces.writing import TraceWriter
 
 
 def write_trace(path: Path, ops: Sequence[Op], pages: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-    """A trace of requests of a page each at the given page numbers; `ops` is repeated."""
+    """A trace of single-page requests at the given page numbers; `ops` is repeated."""
     count = len(pages)
     batch = Batch(
         time_ns=np.arange(count, dtype=np.int64) * 1000,

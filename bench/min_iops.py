@@ -1,14 +1,14 @@
-"""A minimum or a p99 of one VM against two noisy ones, on a real loop device: without slo-ctl, and with it.
+"""A minimum or a p99 of one VM beside two noisy ones, on a real loop device: without slo-ctl, and with it.
 
     .venv/bin/python bench/min_iops.py [--minimum 300 | --p99-ms 10] [--seconds 20] [--size 256M] [--json]
 
-Three fio processes read at random, past the page cache, each from a cgroup of its own (v1's blkio): `web`
-4 KiB, one at a time; `noisy1` and `noisy2` 128 KiB, 64 at a time. The device has no scheduler, so that who
-has more requests waiting gets more. The daemon is the real one; figures are the kernel's counters. All groups
-have a limit far above what the device does from the start, as v1 counts nothing without. Needs root, fio and
-losetup, for a p99 bpftrace too: latencies are those of the block layer, over the daemon's window of 5 s, the
-median of what status shows every second. Exit code 1 where the objective is not met with slo-ctl, or is met
-without it.
+Three fio processes read at random, past the page cache, each in its own cgroup (v1's blkio): `web` 4 KiB, one
+at a time; `noisy1` and `noisy2` 128 KiB, 64 at a time. The device has no scheduler, so that a process with
+more outstanding requests gets more. The daemon is the real one; figures are the kernel's counters. All groups
+have a limit far above the speed of the device from the start, as v1 counts nothing without one. Needs root,
+fio and losetup, for a p99 also bpftrace: latencies are those of the block layer, over the daemon's window of
+5 s, the median of the status of every second. Exit code 1 if the objective is not met with slo-ctl, or is
+met without it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from slo_ctl.base.termination import terminable
 KEPT = 0.97
 NO_TARGET = 'p99 = "100s"'
 SETTLING_S = {"minimum": 25.0, "p99": 75.0}
-"""A p99 is seen to change only after the window."""
+"""A change of p99 shows only after the window."""
 UNITS = {"M": 1 << 20, "G": 1 << 30}
 
 
@@ -47,7 +47,7 @@ class Measured:
 
 
 def measure(slo: str, *, p99: bool, seconds: float, size_bytes: int) -> tuple[dict[str, Measured], str]:
-    """Without the objective, with it, and after the daemon; and the verdict on web with it."""
+    """Measure without the objective, with it, and after the daemon; also the verdict on web with it."""
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-")))
         groups = stack.enter_context(cgroups(*VMS))
@@ -80,7 +80,7 @@ def measure(slo: str, *, p99: bool, seconds: float, size_bytes: int) -> tuple[di
             found["with"] = measured(seconds, daemon)
             row = daemon.vm("web")
             if daemon.stop() != 0:
-                sys.exit(f"the daemon did not end well: {daemon.log()}")
+                sys.exit(f"the daemon's stop failed: {daemon.log()}")
         time.sleep(3.0)
         found["stopped"] = measured(seconds / 2)
         return found, f"{row.verdict.value}: {row.reason}"
@@ -92,7 +92,7 @@ def main() -> int:
     objective.add_argument("--minimum", type=float, default=300)
     objective.add_argument("--p99-ms", type=float)
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--size", default="256M", help="of the device, such as 256M or 2G")
+    parser.add_argument("--size", default="256M", help="size of the device, such as 256M or 2G")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     checkout.require("fio", "losetup", root=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 START_S = 10.0
 NBDFUSE, NBDINFO = (shutil.which(name) or name for name in ("nbdfuse", "nbdinfo"))
 EXPORT_PROGRAMS = ("nbdfuse", "nbdinfo")
-"""Of the package libnbd-bin."""
+"""From the package libnbd-bin."""
 
 
 def over_file(stack: ExitStack, size_bytes: int) -> str:
@@ -40,10 +40,10 @@ def over_export(stack: ExitStack, uri: str) -> str:
     deadline = time.monotonic() + START_S
     while (folder / "disk").stat().st_size == 0:
         if time.monotonic() > deadline or server.poll() is not None:
-            sys.exit(f"nbdfuse shows nothing of {uri}")
+            sys.exit(f"nbdfuse has no file for {uri}")
         time.sleep(0.1)
     path = _attached(stack, folder / "disk")
-    # bfq waits longer and mixes queues less on rotating disks; a loop device over FUSE cannot tell.
+    # bfq waits longer and merges queues less on rotating disks; a loop device over FUSE is never rotational.
     flag = Path("/sys/class/block") / Path(path).name / "queue" / "rotational"
     stack.callback(flag.write_text, flag.read_text())
     flag.write_text(str(int(_rotates(uri))))

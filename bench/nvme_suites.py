@@ -1,10 +1,10 @@
-"""Test suites of others, nvme-cli's and blktests', against the emulated SSD over NVMe/TCP.
+"""The test suites of nvme-cli and blktests, run against the emulated SSD over NVMe/TCP.
 
     .venv/bin/python bench/nvme_suites.py --nvme-cli DIR --blktests DIR [--only NAMES] [--json FILE]
 
-DIR is a checkout of the suite; nothing of it is in this repository, and nothing is written to it. The kernel
-and nvme-cli of the tests' guest (tests/real/guest) are the host; check out the version of nvme-cli that is
-installed there. A test that is not in suite_results.py has to pass. Exit code 1 where one ends otherwise.
+DIR is a checkout of the suite, which is not part of this repository and is not changed. The host is the
+tests' guest (tests/real/guest) with its kernel and nvme-cli; check out the version of nvme-cli that is
+installed there. A test that is not in suite_results.py has to pass. Exit code 1 if a test ends otherwise.
 docs/device.md has the results, suite_results.py the reasons.
 """
 
@@ -171,7 +171,7 @@ def nvme_cli(guest: Guest, target: Target, source: Path, names: Sequence[str]) -
 def blktests(
     guest: Guest, target: Target, source: Path, names: Sequence[str], control_port: int
 ) -> Iterator[Outcome]:
-    """Run each test of the group `nvme`, with our server in place of the kernel's target."""
+    """Run each test of the group `nvme`, with our server instead of the kernel's target."""
     found = sorted(path.name for path in (source / "tests/nvme").iterdir() if re.fullmatch(r"\d+", path.name))
     say(f"blktests: {version_of(source)}")
     send_folder(guest, source, "/root/blktests")
@@ -192,7 +192,7 @@ def blktests(
     }
     script = CONTROL_SCRIPT.format(settings=settings, host=_HOST, port=control_port)
     guest.run(f"cat > {_CONTROL} && chmod +x {_CONTROL}", stdin=script)
-    # The kernel's own target is not used. Debian's versions of kernels have letters.
+    # The kernel's own target is not used. Debian's kernel versions contain letters.
     guest.run("sed -i '/_have_driver nvmet-tcp/d; /_have_configfs/d' /root/blktests/tests/nvme/rc")
     guest.run("sed -i 's/\\[^.0-9\\]\\/\\//[^.0-9].*\\/\\//' /root/blktests/common/rc")
     for test in found:
@@ -243,7 +243,7 @@ def main() -> int:
     parser.add_argument("--nvme-cli", type=Path, metavar="DIR")
     parser.add_argument("--blktests", type=Path, metavar="DIR")
     parser.add_argument("--only", default="", metavar="NAMES", help="separated by commas")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="with the output of what did not pass")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="with the output of failed tests")
     given = parser.parse_args()
     if given.nvme_cli is None and given.blktests is None:
         parser.error("name a checkout: --nvme-cli DIR, --blktests DIR")

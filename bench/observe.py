@@ -1,4 +1,4 @@
-"""CPU time of one observation of a host with many VMs, on made-up and on real cgroups. A report only."""
+"""CPU time of one observation of a host with many VMs, on fake and on real cgroups. Checks no bar."""
 
 from __future__ import annotations
 

@@ -3,22 +3,22 @@
     .venv/bin/python bench/optimum.py [--only A] [--quick] [--jobs 2] [--json]
 
 For each scenario a search (grid, then coordinate descent, on runs of 6 drive writes; the best of them
-verified with 20) finds the static OPS split with the highest total, shares being kept by the fair queue of
-`proportional` whose OPS does not move. What is compared:
+verified with 20) finds the static OPS split with the highest total, with shares enforced by the fair queue of
+`proportional`, whose OPS does not move. Compared are:
 
-- total: of `proportional` over the best. Two bests are reported. The first harms nobody: shares are kept,
-  and no VM below its share by weight (its own queue depth or pace limits it, and no queue can help it)
-  gets less than it does from `proportional`, within 3 %. The other may take from such a VM. The bar (0.99) is
-  on the first.
-- share error: the worst VM, against its entitlement. Bar 1 %. Where a VM is below it, it runs once more with
+- total: of `proportional` over the best. Two bests are reported. The first harms nobody: shares are met,
+  and no VM below its share by weight (limited by its own queue depth or pace, which no queue can change)
+  gets less than it does from `proportional`, within 3 %. The other may take from such a VM. The bar (0.99)
+  applies to the first.
+- share error: that of the worst VM, relative to its entitlement. Bar 1 %. A VM below it runs once more with
   a thousandfold weight: a queue cannot give it more than it gets then.
-- p99: of each VM, against OPS split by weight (`static`) under the same queue. Bar: 10 % longer. Where it is
-  missed, splits between that one and the best are searched for the highest total that keeps it.
+- p99: of each VM, relative to OPS split by weight (`static`) under the same queue. Bar: 10 % longer. If it is
+  missed, splits between that one and the best are searched for the highest total that meets it.
 
-A bar that no split (or no weight) keeps together with the others is reported as a conflict, not as missed.
-`proportional-strict` is beside it, under the same queue, with its own unit (requests) and bars. Totals are
-4 KiB pages per second, for requests of unlike sizes. Everything is EMULATED, and synthetic unless said.
-Exit code 1 where a bar is missed.
+A bar that no split (or no weight) can meet together with the others is reported as a conflict, not as missed.
+`proportional-strict` is shown for comparison, under the same queue, with its own unit (requests) and bars.
+Totals are 4 KiB pages per second, for requests of different sizes. Everything is EMULATED, and synthetic
+unless stated. Exit code 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def _slower(found: Comparison) -> list[str]:
 
 
 def why_slower(vm: VmFigures, before: VmFigures) -> str:
-    """What differs for the VM: its OPS, or the interference of others."""
+    """The differences for the VM: its OPS, or the interference of others."""
     rates = f"{before.iops:.0f} -> {vm.iops:.0f} IOPS"
     if vm.ops_blocks < before.ops_blocks and vm.waf > 1.02 * before.waf:
         return (
@@ -361,7 +361,7 @@ def keeping_p99(drive: PreparedDrive, static: Figures, best: Figures, effort: Ef
 
 
 def reaches(drive: PreparedDrive, run: Figures, effort: Effort) -> dict[str, float]:
-    """Of VMs below their shares: the rate with a thousandfold weight, relative to the present one."""
+    """For each VM below its share: its rate with a thousandfold weight, relative to the present one."""
     found = {}
     for vm in run.vms:
         if vm.share_error < -SHARE_BAR and -vm.share_error * vm.target_share > NO_SHARE_LOST:
@@ -425,7 +425,7 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also a table for the documentation")
     options = parser.parse_args()
     effort = QUICK if options.quick else FULL
-    # Reading traces starts threads, which a fork would leave behind with their locks held: hence spawn.
+    # Readers of traces start threads, whose locks a fork would copy in locked state: hence spawn.
     with (
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool,

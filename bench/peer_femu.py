@@ -1,7 +1,7 @@
-"""FEMU's FTL, for bench/peers.py: compiled from a checkout of FEMU and asked without QEMU (femu_ftl.c).
+"""FEMU's FTL, for bench/peers.py: compiled from a checkout of FEMU and called without QEMU (femu_ftl.c).
 
-FEMU itself is a QEMU whose SSD lets the guest wait: it needs KVM, and threads that poll on CPUs of their own,
-for its times to mean anything. The FTL and its model of time are the same here; the clock is the trace's.
+FEMU itself is a QEMU whose SSD delays the guest: its times are valid only with KVM and with polling threads
+on dedicated CPUs. The FTL and its timing model are the same here; the clock is that of the trace.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from peer_programs import SECTOR_BYTES, Flash, PeerError, Requests, cpu_s_of
 from peer_work import Drive, Phase, write_lines
 
 FEMU_GC_PERCENT = 99
-"""Of the lines that are in use when GC begins; FEMU's own 75 would leave no drive of these sizes."""
+"""Percentage of lines in use when GC begins; FEMU's own 75 would leave no drive of these sizes."""
 _SOURCE = Path(__file__).with_name("femu_ftl.c")
 _FTL = "hw/femu/bbssd/ftl.c"
 
 
 class Femu:
-    """The black-box SSD of a QEMU fork, C."""
+    """The black-box SSD mode of FEMU, a fork of QEMU, in C."""
 
     name = "FEMU's FTL"
     has_fill = False
 
     def __init__(self, checkout_folder: Path) -> None:
-        """Compile it. Raises PeerError."""
+        """Compile the FTL. Raises PeerError."""
         if not (checkout_folder / _FTL).is_file():
             raise PeerError(f"{checkout_folder / _FTL} is missing: --femu takes a checkout of FEMU")
         compiler = shutil.which(os.environ.get("CC", "cc"))
@@ -51,7 +51,7 @@ class Femu:
         """See `Peer`."""
         write_lines(folder / "trace", "{:.0f} {} {} {}\n", phases, 1, drive.page_bytes // SECTOR_BYTES)
         geometry = (drive.dies, drive.blocks_per_die, drive.pages_per_block)
-        # It has no time of the channel: a page is read or programmed, and transferred.
+        # It does not model channel time: a page is read or programmed, and transferred.
         times_ns = (
             drive.read_ns + drive.transfer_ns,
             drive.program_ns + drive.transfer_ns,
@@ -70,10 +70,10 @@ class Femu:
 
 
 def femu_line_pages(drive: Drive) -> int:
-    """It collects and writes lines: a block of every die."""
+    """Pages of a line, which it collects and writes as a whole: a block of every die."""
     return drive.dies * drive.pages_per_block
 
 
 def femu_free_lines(drive: Drive) -> int:
-    """At which it begins to collect."""
+    """Number of free lines at which it begins to collect."""
     return int((1 - FEMU_GC_PERCENT / 100) * drive.blocks_per_die)

@@ -1,6 +1,6 @@
 """MQSim and DiskSim with its SSD extension, for bench/peers.py: configurations, traces, runs, results.
 
-Only the names of their parameters and the wording of their results are taken from them.
+Only the names of their parameters and the wording of their results come from these programs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MQSIM_FREE_BLOCKS = 10
 MQSIM_GC_BLOCKS = 16
 """Free blocks at which it therefore starts to collect."""
 MQSIM_QUEUE, MQSIM_FETCH = 65_535, 16_384
-"""Queue sizes: requests that it never completes keep their places; with few places, it ends up serving one at
-a time.
+"""Queue sizes: requests that it never completes keep their slots; with few slots, it ends up serving one at a
+time.
 """
 DISKSIM_LEAST_FREE_PERCENT = 1
 DISKSIM_MOST_ERASES = 50
@@ -182,7 +182,7 @@ def mqsim_drive(drive: Drive, *, preemptible_gc: bool, logged: bool) -> str:
 
 
 def mqsim_work(drive: Drive) -> str:
-    """One flow that has the entire drive and replays `trace` once."""
+    """One flow that uses the entire drive and replays `trace` once."""
     root = ElementTree.Element("MQSim_IO_Scenarios")
     flow = {
         "Priority_Class": "HIGH",
@@ -229,8 +229,8 @@ def mqsim_never_completed(output: str) -> int:
 
 
 def mqsim_requests(log: Path, never_completed: int) -> Requests:
-    """From rows of time, response of the drive, and response including the wait in the host, in us; one row
-    per moment.
+    """Requests from rows of time, response of the drive, and response including the wait in the host, in us;
+    one row per point in time.
     """
     rows = np.loadtxt(log, np.int64, skiprows=1, ndmin=2)
     return Requests(rows[:, 0] * 1000, rows[:, 2] * 1000, never_completed)
@@ -271,7 +271,7 @@ class DiskSim:
 
 
 def disksim_drive(drive: Drive, events: str | None) -> str:
-    """Description of a host with one SSD, whose buses cost nothing."""
+    """Description of a host with one SSD, whose buses take no time."""
     sectors = drive.page_bytes // SECTOR_BYTES
     unused = (
         "Cylinder mapping strategy, Write initiation delay, Read initiation delay, Sequential stream scheme, "
@@ -384,7 +384,7 @@ def disksim_flash(result: str, host_page_writes: int) -> Flash:
 
 
 def disksim_requests(events: Path, phases: Sequence[Phase], sectors: int) -> Requests:
-    """Completions with their sectors; requests of a page end in order, so that each finds its arrival."""
+    """Completions with their sectors; requests for a page complete in order, so each finds its arrival."""
     pattern = re.compile(r"^Request completion: simtime ([\d.]+), devno 0, blkno (\d+)")
     found = [match.groups() for line in events.open() if (match := pattern.match(line))]
     completed_ns = np.array([round(float(time) * 1e6) for time, _ in found], np.int64)

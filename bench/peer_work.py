@@ -140,7 +140,7 @@ def make_work(name: str, drive: Drive, requests: int, seed: int) -> Work:
         gaps_ns = np.zeros(count) if kind == "burst" else rng.exponential(gap_ns, count)
         time_ns = start_ns + np.cumsum(gaps_ns).astype(np.int64)
         phases.append(Phase(time_ns, page, rng.random(count) >= part_of_reads))
-        # Even the slowest simulator has ended a phase when the next begins.
+        # Even the slowest simulator has finished a phase when the next begins.
         start_ns = int(time_ns[-1]) + _REST_NS
     return Work(name, *phases)
 

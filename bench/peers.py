@@ -1,13 +1,13 @@
-"""The same requests on the same modelled drive by MQSim, by DiskSim with its SSD extension, by FEMU's FTL and
-by slo-ctl.
+"""Runs the same requests on the same modelled drive with MQSim, DiskSim and its SSD extension, FEMU's FTL and
+slo-ctl.
 
     .venv/bin/python bench/peers.py --mqsim DIR --disksim DIR --femu DIR [--requests N] [--only NAMES]
 
-DIR is a checkout in which the simulator has been built, as its own README says; nothing of it is in this
-repository, and nothing is written to it. FEMU need not be built: one file of it is compiled elsewhere.
-$SLO_CTL_MQSIM, $SLO_CTL_DISKSIM and $SLO_CTL_FEMU are the defaults; any may be left out. Everything is
-simulated, but requests per CPU-second, which are measured here. Exit code 1 where the WAF of a peer is not
-that of ours with what the peer keeps for itself. docs/validation.md has the reasons.
+DIR is a checkout in which the simulator has been built as its README describes; it is not part of this
+repository, and is not changed. FEMU need not be built: one of its files is compiled elsewhere.
+$SLO_CTL_MQSIM, $SLO_CTL_DISKSIM and $SLO_CTL_FEMU are the defaults; each is optional. Everything is
+simulated, except requests per CPU-second, which are measured here. Exit code 1 if the WAF of a peer differs
+from that of slo-ctl with the same reserve. docs/validation.md has the reasons.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def config_like(simulator: str, drive: Drive) -> Config:
         # The write frontier for the map stays empty, because the map is in memory.
         return our_config(drive, free_floor=MQSIM_GC_BLOCKS, separate_gc_frontier=True)
     if simulator == Femu.name:
-        # A line is one block on each die: counted, a die with blocks as large is the same.
+        # A line is one block on each die: without a clock, one die with equally large blocks is equivalent.
         floor = femu_free_lines(drive) + 1
         return our_config(drive, channels=1, pages_per_block=femu_line_pages(drive), free_floor=floor)
     low = drive.blocks_per_die * DISKSIM_LEAST_FREE_PERCENT // 100
@@ -186,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--mqsim", type=Path, metavar="DIR", default=mqsim, help="built checkout of MQSim")
     parser.add_argument(
-        "--disksim", type=Path, metavar="DIR", default=disksim, help="that of DiskSim and its SSD extension"
+        "--disksim", type=Path, metavar="DIR", default=disksim, help="DiskSim and its SSD extension, built"
     )
     parser.add_argument("--femu", type=Path, metavar="DIR", default=femu, help="checkout of FEMU")
     parser.add_argument("--requests", type=int, default=100_000, metavar="N", help="paced requests of a row")

@@ -4,19 +4,19 @@
     python bench/policy_choice.py --device /dev/vdb --allow-write /dev/vdb      # any device: overwritten
     python bench/policy_choice.py --emulated name=hdd0,preset=cheetah-15k7,size=24GiB    # served, by nbdfuse
 
-Without a device a loop device over a file is made. An emulated one is served with `--latency real`, and the
-loop device is over the file that nbdfuse shows: so the kernel's own schedulers order what a modelled device
-then serves in its own time. The device is profiled first (`slo-ctl device profile`), then three groups of fio
-load it, each in a cgroup of its own, under every scheduler that the kernel offers, with the parameters and
-weights that would go with it; rounds are interleaved. Objectives:
+Without a device a loop device over a file is created. An emulated device is served with `--latency real`, and
+the loop device is over the file of nbdfuse, so that the kernel's own schedulers order requests which a
+modelled device serves at its own speed. The device is profiled first (`slo-ctl device profile`), then three
+groups of fio load it, each in its own cgroup, under every scheduler that the kernel offers, with the matching
+parameters and weights; rounds are interleaved. Objectives:
 
 - throughput: no SLO is set; total IOPS.
 - weights: 1:3:6; total IOPS among those that keep every share within 15 %.
 - p99: one VM of three has a latency target; its 99th percentile.
 
-In the first two every VM has the same mixture of reads and writes, in sequence and at random, so that IOPS
-can be added up and shares mean something. How far the choice is behind the best is said by the medians of
-rounds, and for each round. Exit code 1 where it is more than 5 % by the medians. Needs root, fio and losetup,
+In the first two every VM has the same mixture of sequential and random reads and writes, so that IOPS can be
+added up and shares are comparable. The difference between the choice and the best is reported for the medians
+of rounds, and for each round. Exit code 1 if that of the medians exceeds 5 %. Needs root, fio and losetup,
 for an emulated device nbdfuse and nbdinfo.
 
 The devices of docs/profiling.md: name=hdd0,preset=cheetah-15k7,size=24GiB;
@@ -107,9 +107,9 @@ class Bench:
         return [Vm(name, FoundBy.OPTION, cgroup=f"/{parent.name}/{name}") for name in NAMES]
 
     def profile(self, budget: str) -> None:
-        """By the command that an operator would type."""
+        """Profile the device with the command that an operator would use."""
         command = [sys.executable, "-m", "slo_ctl.cli", "device", "profile", self.path, "--budget", budget]
-        # Within the default 256 MiB seeks are so short that a fast disk hardly looks like one.
+        # Within the default 256 MiB seeks are so short that a fast disk hardly differs from flash.
         command += ["--file-size", f"{min(self._size, 4 << 30) >> 20}MiB"]
         subprocess.run(
             [*command, "--allow-write", self.path, "--root", str(self._root), "--quiet", "--json"],
@@ -118,12 +118,12 @@ class Bench:
         )
 
     def suits(self, needs: Needs, given: str | None = None) -> SchedulerAdvice:
-        """What `device policy` chooses; `given`: what goes with that scheduler."""
+        """The choice of `device policy`; `given`: the parameters for that scheduler."""
         facts = block_facts(self._number, self._around, self._io_cost)
         return advise_scheduler(facts, needs, self._store.of_device(self._number, self._around), given)
 
     def set_to(self, choice: SchedulerAdvice, needs: Needs) -> None:
-        """The device, then the weights that it can keep."""
+        """Set the device, then the weights that it supports."""
         settings = list(choice.settings)
         self._apply(settings)
         if needs.weights:
@@ -168,7 +168,7 @@ class Bench:
 
 
 def compared(bench: Bench, objective: str, needs: Needs, rounds: int) -> Compared:
-    """Every scheduler offered, and the choice."""
+    """Run all offered schedulers, and determine the choice."""
     chosen = bench.suits(needs)
     own = chosen.choice.scheduler
     settings = {name: chosen if name == own else bench.suits(needs, name) for name in chosen.facts.offered}
@@ -188,7 +188,7 @@ def main() -> int:
     parser.add_argument("--device", help="a block device, instead of a file")
     parser.add_argument("--allow-write", help="the same device: it is overwritten")
     parser.add_argument("--emulated", help="as for `slo-ctl device create`, instead of a file")
-    parser.add_argument("--time-scale", type=float, default=1.0, help="of an emulated device")
+    parser.add_argument("--time-scale", type=float, default=1.0, help="time scale of an emulated device")
     parser.add_argument("--p99-target", type=float, default=20_000.0, help="in microseconds")
     parser.add_argument("--budget", default="30s", help="of the profile")
     add_options(parser)

@@ -1,4 +1,4 @@
-"""Service of three VMs under one scheduler in rounds of the same load, and how far a choice is behind the
+"""Service of three VMs under one scheduler in rounds of the same load, and how far a choice is from the
 best.
 """
 
@@ -106,7 +106,7 @@ def one_round(
     counted: Callable[[], Sequence[int]],
     seconds: float,
 ) -> Round:
-    """Run the fio of each VM, in the order of NAMES, which `start` starts for so many seconds.
+    """Run the fio of each VM, in the order of NAMES; `start` starts one for the given number of seconds.
 
     Requests are counted in one window in which all run: processes start and end at different times.
     """
@@ -158,7 +158,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(options: argparse.Namespace, of_objective: Callable[[str], Compared]) -> int:
-    """Print how far choices are behind the best. Returns 1 where one misses its objective, or the bar."""
+    """Print how far choices are behind the best. Returns 1 if one misses its objective, or the bar."""
     lags: dict[str, Lag | None] = {}
     reply = {}
     for objective in options.objective or LOADS:

@@ -2,8 +2,8 @@
 
     .venv/bin/python bench/recording.py [--rounds 5] [--seconds 2] [--size 256M]
 
-Served over NBD without latency, which is the worst case; medians are compared. On few CPUs a client that
-waits after each request gets faster beside the recorder, which keeps them from going idle.
+Served over NBD without latency, which is the worst case; medians are compared. With few CPUs a client that
+waits after each request gets faster while recorded, as the recorder keeps the CPUs from going idle.
 """
 
 from __future__ import annotations

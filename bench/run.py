@@ -112,7 +112,7 @@ def main() -> int:
     """Run, print, return an exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--mappings", action="store_true", help="the mappings beside each other, instead")
+    parser.add_argument("--mappings", action="store_true", help="compare the mappings instead")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="speed and memory by size of the drive")
     parser.add_argument("gib", nargs="*", help="drive sizes in GiB (default 1 8 64)")
     arguments = parser.parse_args()

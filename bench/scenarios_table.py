@@ -1,11 +1,11 @@
-"""What VMs get next to unlike neighbours: their entitlement, what they get, and what an ordinary SSD gives.
+"""VMs with unlike neighbours: their entitlement, what they get, and what they get from an ordinary SSD.
 
     .venv/bin/python bench/scenarios_table.py [--only REGEX] [--quick] [--json] [--markdown FILE]
 
 Each scenario runs under `proportional` and on an ordinary SSD: `shared`, one pool, first come first served.
-Rates are 4 KiB pages per second, except of VMs that move no data (TRIM), whose requests are counted. A lower
-total is reported with what differs: WAF, and the mean number of pages of a request (large requests cost less
-per page, so the total falls where small ones get their share). EMULATED SSD, synthetic workloads.
+Rates are 4 KiB pages per second, except for VMs that move no data (TRIM), whose requests are counted. A lower
+total is reported with the differences: WAF, and the mean number of pages per request (large requests cost
+less per page, so the total falls if small ones get their share). EMULATED SSD, synthetic workloads.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def history_report(daemon: Daemon, status: HostStatus) -> HostReport:
 
 
 def replay_report(shots: Path) -> None:
-    """Of `slo-ctl demo`."""
+    """Take screenshots of the report of `slo-ctl demo`."""
     report = shots / "replay.html"
     if app.run(["demo", "--quiet", "--report", str(report)]):
         sys.exit("screenshots: slo-ctl demo failed")
@@ -162,7 +162,7 @@ async def top(go_on: Callable[[], HostStatus]) -> str:
 
 
 def main() -> None:
-    """Take all of them."""
+    """Take all screenshots."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=Path("build/screenshots"))
     folder: Path = parser.parse_args().folder.resolve()

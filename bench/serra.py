@@ -4,8 +4,8 @@ paper.
     .venv/bin/python bench/serra.py [--seeds 5] [--file-mb 1200] [--ssd-file-mb 1200] [--only CLASS] [--json
     FILE]
 
-Exit status 1 when a judged row (*) misses a bar: median ratio error at most 5 %, at most 1/168 of the time.
-The full SSD, which the paper has not, is shown and not judged.
+Exit status 1 if a judged row (*) misses a bar: median ratio error at most 5 %, at most 1/168 of the time.
+The full SSD, which the paper does not have, is shown and not judged.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ paper.
     .venv/bin/python bench/serra_parallel.py [--file-mb 1200] [--ssd-file-mb 1200] [--only CLASS] [--json
     FILE]
 
-As in the paper: 2 points of each interval, whole tests. Every worker has a device of its own of the same
-kind; speed-up is against the sequential profiler's time. Exit status 1 when the SSD class with 4 repetitions
-and 16 workers is below the paper's best.
+As in the paper: 2 points of each interval, whole tests. Every worker has its own device of the same kind;
+speed-up is relative to the sequential profiler. Exit status 1 if the SSD class with 4 repetitions and 16
+workers is below the paper's best.
 """
 
 from __future__ import annotations

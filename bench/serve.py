@@ -1,10 +1,10 @@
-"""IOPS of a served device against nbdkit's memory plugin: 4 KiB random over a Unix socket, in the same run.
+"""IOPS of a served device relative to nbdkit's memory plugin: 4 KiB random over a Unix socket, in one run.
 
     .venv/bin/python bench/serve.py [--rounds 5] [--seconds 2] [--size 256M] [--threads N] [--json]
 
-Served without latency, so that what is measured is the way of a request through our server. Both are written
-full first, runs alternate between the two, and medians are compared. Exit code 1 where a ratio is
-below the bar.
+Served without latency, so that the path of a request through the server is measured. Both are first written
+completely, runs alternate between the two, and medians are compared. Exit code 1 if a ratio is below the
+bar.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Comparison:
 
 @contextmanager
 def running(command: list[str], socket: Path) -> Iterator[int]:
-    """Run nbdkit; yields its process number."""
-    # In a session of its own, as our server is: the kernel divides CPUs between sessions first.
+    """Run nbdkit; yields its PID."""
+    # In its own session, like our server: the kernel divides CPUs between sessions first.
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
@@ -140,9 +140,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2)
-    parser.add_argument("--threads", type=int, help="of both servers; each has its own default")
+    parser.add_argument("--threads", type=int, help="threads of both servers; each has its own default")
     parser.add_argument("--size", default="256M")
-    parser.add_argument("--folder", type=Path, help="where the device is made (its file system matters)")
+    parser.add_argument("--folder", type=Path, help="folder of the device (its file system matters)")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     checkout.require("nbdkit", "nbdinfo", "fio")

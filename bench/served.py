@@ -1,4 +1,4 @@
-"""An emulated device that a benchmark makes and serves in its own folder."""
+"""An emulated device that a benchmark creates and serves in its own folder."""
 
 from __future__ import annotations
 

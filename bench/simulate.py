@@ -1,12 +1,12 @@
-"""The complete daemon against an emulated SSD in virtual time, and whether it kept what it has to keep.
+"""The complete daemon with an emulated SSD in virtual time, and the result of all checks.
 
     .venv/bin/python bench/simulate.py --scenario restarts [--size 64GiB] [--hours 1]
     .venv/bin/python bench/simulate.py --seed 17
     .venv/bin/python bench/simulate.py --seed 17 --wide
     .venv/bin/python bench/simulate.py --random 1000 [--jobs 2] [--checks entitled,ok]
 
-A seed without a scenario is a random scenario. One that fails prints the command that runs it again, and the
-exit code is 1.
+A seed without a scenario selects a random scenario. A failed scenario prints the command that repeats it, and
+the exit code is 1.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ def main() -> int:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default 0)")
-    parser.add_argument("--scenario", choices=NAMES, help="one of those that --list tells")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default 0)")
+    parser.add_argument("--scenario", choices=NAMES, help="a scenario of --list")
     parser.add_argument("--size", choices=DRIVES, default=DEFAULT_SIZE, help="of a named scenario's drive")
     parser.add_argument("--hours", type=float, help="length of a named scenario")
-    parser.add_argument("--random", type=int, metavar="N", help="N random scenarios from the seed on")
+    parser.add_argument("--random", type=int, metavar="N", help="N random scenarios, from --seed on")
     parser.add_argument(
         "--wide", action="store_true", help="random scenarios with queue depths 1 to 256, requests to 256 KiB"
     )
-    parser.add_argument("--jobs", type=int, default=2, help="processes for those (default 2)")
-    parser.add_argument("--policy", help="instead of the scenario's")
+    parser.add_argument("--jobs", type=int, default=2, help="processes for --random (default 2)")
+    parser.add_argument("--policy", help="policy instead of the scenario's")
     parser.add_argument("--checks", help="only these, separated by commas")
     parser.add_argument("--shares-of", choices=MEASURES, default="pages", help="the unit of shares")
-    parser.add_argument("--without-daemon", action="store_true", help="with weights set by hand")
+    parser.add_argument("--without-daemon", action="store_true", help="with weights set on the drive")
     parser.add_argument("--most", type=int, default=12, help="violations of each check that are printed")
     parser.add_argument("--json", action="store_true", help="a JSON object for each scenario")
     parser.add_argument("--list", action="store_true", help="scenarios and checks")

@@ -1,10 +1,10 @@
-"""Whether daemon and server stay the same for hours: memory, descriptors, threads, files, CPU.
+"""Whether daemon and server remain stable for hours: memory, descriptors, threads, files, CPU.
 
     .venv/bin/python bench/soak.py [--minutes 120] [--size 1GiB]
 
-Needs root and fio. Three clients in cgroups on a served EMULATED SSD write, trim, pause, disconnect and come
-back; bursts of `vm set` change their SLOs. Every ten seconds both processes are measured; after a sixth of
-the time, a line is fitted to the means of each minute. Exits with 1 where a figure grows: its slope is above
+Needs root and fio. Three clients in cgroups on a served EMULATED SSD write, trim, pause, disconnect and
+reconnect; bursts of `vm set` change their SLOs. Both processes are measured every ten seconds; after a sixth
+of the time, a line is fitted to the means of each minute. Exit code 1 if a figure grows: its slope is above
 zero with 95 % confidence, and in a day it would grow by more than a tenth (descriptors and threads: by one).
 """
 
@@ -31,7 +31,7 @@ from slo_ctl.base.termination import terminable
 VMS = ("web", "db", "mail")
 EVERY_S = 10.0
 GROWTH_OF_A_DAY = 0.1
-"""Allowed growth in a day, relative to the mean; history has a limit of its own and is excluded."""
+"""Allowed growth in a day, relative to the mean; the history has its own limit and is excluded."""
 _COUNTED = ("descriptors", "threads")
 _PHASES = ("--rw=randwrite --bs=4k --iodepth=8", "--rw=randrw --bs=16k --iodepth=4", "--rw=randtrim --bs=64k")
 

@@ -8,7 +8,7 @@ from lab.parts import Split
 from slo_ctl.decide.ops_plan import allocate
 
 _GRID_UP_TO = 3
-"""Most VMs for a grid; with more it would have too many points, and the given starts must suffice."""
+"""Maximum number of VMs for a grid; with more it would have too many points, and only the starts are used."""
 
 
 def divided(ideal: Sequence[float], total: int, floors: Split) -> Split:

@@ -1,12 +1,12 @@
-"""How a sweep scales: the same replays by one process, by two, and by the workers of Dask on two hosts.
+"""Scaling of a sweep: the same replays with one process, with two, and with Dask workers on two hosts.
 
     .venv/bin/python bench/sweep.py [--replays 16] [--duration 40x] [--rounds 3] [--json FILE]
 
-Hosts are network namespaces of this machine (root). Each round runs all three, one after the other. "Of
-linear" is the time of one process over twice that of two, so that starting processes counts; Dask's workers
-run before, as on a cluster. Each round also runs two complete sweeps of one process each side by side, which
-share nothing: their time relative to that of one is what the machine's two CPUs allow. Exit code 1 where the
-median of a sweep is below 0.9.
+Hosts are network namespaces of this machine (root). Each round runs all three in sequence. "Of linear" is the
+time of one process over twice that of two, so that starting processes counts; Dask's workers are started
+before, as on a cluster. Each round also runs two complete sweeps of one process each in parallel, which share
+nothing: their time relative to that of one is what the machine's two CPUs permit. Exit code 1 if the median
+of a sweep is below 0.9.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ qd = 8
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--replays", type=int, default=16, help="of each run")
-    parser.add_argument("--duration", default="40x", help="of each replay, in drive writes")
+    parser.add_argument("--duration", default="40x", help="duration of each replay, in drive writes")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()

@@ -1,13 +1,13 @@
-"""The same VMs under every scheduler of an emulated device's own: is what `device policy` chooses the best?
+"""The same VMs under every scheduler of an emulated device: is the one that `device policy` chooses the best?
 
     .venv/bin/python bench/tenant_choice.py --device name=hdd0,preset=cheetah-15k7,size=24GiB [--time-scale 2]
 
     .venv/bin/python bench/tenant_choice.py --replay --device preset=fast15,size=1GiB,op=15%   # virtual time
 
-The device is made and served with three namespaces; a fio of its own loads each over NBD, as a VM would, with
-the loads and objectives of bench/policy_choice.py. Rounds of fifo, rr and wfq are interleaved. Exit code 1
-where the choice is more than 5 % behind the best. Needs fio; --replay does not, is for SSDs,
-and has rounds of different seeds.
+The device is created and served with three namespaces; a separate fio loads each over NBD, like a VM, with
+the loads and objectives of bench/policy_choice.py. Rounds of fifo, rr and wfq are interleaved. Exit code 1 if
+the choice is more than 5 % behind the best. Needs fio; --replay does not, is only for SSDs, and uses
+a different seed for each round.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", required=True, help="as for `slo-ctl device create`")
     parser.add_argument("--time-scale", type=float, default=1.0)
-    parser.add_argument("--replay", action="store_true", help="an SSD in virtual time")
+    parser.add_argument("--replay", action="store_true", help="replay an SSD in virtual time")
     parser.add_argument("--drive-writes", type=float, default=8, help="of a replay")
     add_options(parser)
     options = parser.parse_args()

@@ -1,9 +1,9 @@
-"""The emulated SSD against what theory and independent simulations say, see docs/validation.md.
+"""The emulated SSD compared with theory and independent simulations, see docs/validation.md.
 
     .venv/bin/python bench/validate.py [--full] [--only REGEX] [--json]
 
-One line per figure: what, expected, measured, deviation, bar. Exit code 1 where a bar is missed. All of it is
-measured on the emulated device with synthetic requests; the same code gives the same figures every time.
+One line per figure: what, expected, measured, deviation, bar. Exit code 1 if a bar is missed. Everything is
+measured on the emulated device with synthetic requests; the same code always gives the same figures.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def cases() -> Iterator[Case]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit code."""
     parser = argparse.ArgumentParser(description="Validate the emulated SSD against theory.")
-    parser.add_argument("--full", action="store_true", help="all points, not only those of two minutes")
+    parser.add_argument("--full", action="store_true", help="all points; default: a part, in two minutes")
     parser.add_argument("--only", metavar="REGEX", default="", help="cases whose name matches, --full or not")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout in place of the table")
     options = parser.parse_args(arguments)

@@ -19,7 +19,7 @@ from slo_ctl.model.slo import Slo
 from slo_ctl.replay.drive import PlayedDrive
 
 LEAST_PAGES, LEAST_BLOCKS = 1_000_000, 4_000
-"""Smallest drive under uniform writes: with less, its own fluctuations show in the last digit."""
+"""Smallest drive under uniform writes: on a smaller one, fluctuations affect the last digit."""
 UNIFORM_OVERWRITES = 20
 
 HOTCOLD_BLOCKS, HOTCOLD_NP, HOTCOLD_OVERWRITES = 5_000, 128, 40
@@ -49,7 +49,7 @@ class Space:
 
 
 class CountedDrive:
-    """A drive of one die and one write frontier a pool, under random 4 KiB writes in given proportions."""
+    """A drive of one die and one write frontier per pool, under random 4 KiB writes in given proportions."""
 
     def __init__(
         self, spaces: Sequence[Space], pages_per_block: int, *, victim: str = "greedy", isolated: bool = True
@@ -123,7 +123,7 @@ def waf_between(before: tuple[int, int], after: tuple[int, int]) -> float:
 
 
 def uniform_space(alpha: float, pages_per_block: int, usable_blocks: int) -> Space:
-    """A tenant of so many usable blocks at this alpha, to within half a page."""
+    """A tenant of this many usable blocks at this alpha, to within half a page."""
     pages = round(usable_blocks * pages_per_block / alpha)
     return Space(pages, usable_blocks - -(-pages // pages_per_block))
 
@@ -186,8 +186,8 @@ def hotcold_waf(alpha: float, hot_ops_blocks: int, *, victim: str = "greedy", is
 
 
 def shared_rows(victim: str, alpha: float) -> list[Row]:
-    """One pool for both: hot and cold pages mixed."""
-    # In one pool it does not matter which tenant owns the OPS.
+    """One pool for both: hot and cold pages are mixed."""
+    # In one pool the owner of the OPS does not matter.
     measured = hotcold_waf(alpha, hotcold_ops_blocks(alpha), victim=victim, isolated=False)
     what = f"hot/cold, shared, {victim}, alpha {alpha:.2f}"
     if victim == "greedy":

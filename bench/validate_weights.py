@@ -14,11 +14,11 @@ from slo_ctl.replay.scenario_text import ScenarioText
 
 WEIGHTS = {"a": 1, "b": 3, "c": 6}
 VM_BLOCKS, OPS_BLOCKS, BLOCK_BYTES, DIES = 1000, 450, 512 * 1024, 4
-"""A die for each VM's one outstanding write: with fewer they wait for one another, which evens out IOPS."""
+"""One die for the outstanding write of each VM: with fewer they wait for one another, so IOPS even out."""
 
 SHARE_BAR = 0.03
 TWO_DIGITS_BAR = 0.06
-"""For references given with two digits only."""
+"""Tolerance for references with two digits only."""
 
 # Simulated independently of this code; figures of the project's validation reference (docs/validation.md).
 STATIC_SIMULATED = {"b": 2.6, "c": 4.4}
@@ -44,7 +44,7 @@ def three_vms(policies: str, overwrites: int = 20) -> dict[str, RunResult]:
 
 
 def weights_rows() -> list[Row]:
-    """What the OPS policies make of weights 1 : 3 : 6."""
+    """Results of the OPS policies with weights 1 : 3 : 6."""
     results = three_vms("static,algorithm1,proportional-strict")
     return [
         *static_rows(results["static"]),
@@ -76,9 +76,9 @@ def static_rows(result: RunResult) -> list[Row]:
 
 
 def starvation_rows(result: RunResult) -> list[Row]:
-    """Algorithm 1 reduces the first VM to the smallest OPS that GC can work with, and keeps it there."""
+    """Algorithm 1 reduces the first VM to the minimum OPS for GC, and keeps it there."""
     vm = next(vm for vm in result.vms if vm.name == "a")
-    # On each die an open block, and slack of one block.
+    # On each die an open block, and one block of slack.
     least = 2 * DIES
     starved = measured(vm.share) / measured(vm.target_share)
     return [
@@ -88,7 +88,7 @@ def starvation_rows(result: RunResult) -> list[Row]:
 
 
 def proportional_rows(result: RunResult) -> list[Row]:
-    """Shares of the total, against the weights."""
+    """Shares of the total, relative to the weights."""
     return [
         Row(
             f"1:3:6, proportional-strict, share of {vm.name}",

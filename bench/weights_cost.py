@@ -1,12 +1,12 @@
-"""What weights cost VMs that do not use the device up, on a real loop device: without slo-ctl, and with it.
+"""Cost of weights for VMs that do not saturate the device, on a real loop device: without and with slo-ctl.
 
     .venv/bin/python bench/weights_cost.py [--rounds 3] [--seconds 8]
 
-Three fio processes read 4 KiB at random, past the page cache, each from a cgroup of its own (v1's blkio) and
-at most 2000, 700 and 2000 times a second; the weights are 1:3:6. `without`: the device has no scheduler.
+Three fio processes read 4 KiB at random, past the page cache, each in its own cgroup (v1's blkio) and at
+most 2000, 700 and 2000 times a second; the weights are 1:3:6. `without`: the device has no scheduler.
 `waiting`: bfq with the same weights that always waits up to 8 ms for the next request, without slo-ctl.
 `with`: the daemon. Figures are the kernel's counters, medians of the rounds. Needs root, fio and losetup.
-Exit code 1 where a VM has less than 95 % of its IOPS with slo-ctl.
+Exit code 1 if a VM has less than 95 % of its IOPS with slo-ctl.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from slo_ctl.model.setting import Knob, Lever
 WEIGHTS = {"a": 1, "b": 3, "c": 6}
 PACES = {"a": 2000, "b": 700, "c": 2000}
 SETTLING_S = 25.0
-"""Two windows of the daemon, and some."""
+"""Two windows of the daemon, with a margin."""
 LEAST_KEPT = 0.95
 CONFIG = """
 [libvirt]
@@ -53,7 +53,7 @@ def configure(root: Path, path: str, groups: Cgroups) -> None:
 
 
 def wait_always(path: str, number: DeviceNumber, groups: Cgroups) -> None:
-    """bfq with the weights, until the device is detached."""
+    """Set bfq with the weights, until the device is detached."""
     tree = find_tree()
     if tree is None:
         sys.exit("no cgroup tree with block I/O on this host")

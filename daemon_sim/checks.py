@@ -169,7 +169,7 @@ def _is_reported(ledger: Ledger, start_s: float, end_s: float) -> bool:
 
 def _status_says(ledger: Ledger, start_s: float, end_s: float, says: Callable[[VmStatus], bool]) -> bool:
     epochs = ledger.run.epochs
-    # What an epoch ends was in force until then, and was reported by the one before.
+    # Settings that an epoch ends were in force until then, and were reported by the previous one.
     first = max(0, bisect_right(epochs, start_s, key=lambda epoch: epoch.at_s) - 2)
     while first > 0 and _does_not_answer(epochs[first]):
         first -= 1  # A measure that was reported before is in force.

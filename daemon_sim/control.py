@@ -123,7 +123,7 @@ class SimulatedServer:
     def _statistics(self) -> dict[str, Any]:
         drive, device = self.drive, self.drive.device
         if self._cached_at_ns != device.now_ns:
-            # Within an epoch the daemon asks for all of it repeatedly.
+            # The daemon requests all of it repeatedly within an epoch.
             self._cached_at_ns = device.now_ns
             self._cached.clear()
         for nsid, (namespace, record) in enumerate(
@@ -234,7 +234,7 @@ class SimulatedControl(ControlClient):
         if self._connection != server.connection:
             raise ControlError("unreachable", "the server does not answer: it closed the connection")
         if server.silent or server.delay_s >= self._timeout_s:
-            # A command that is answered too late is executed all the same.
+            # A command that is answered too late is still executed.
             server.wait(self._timeout_s)
             if not server.silent:
                 server.answer(op, fields)

@@ -30,7 +30,7 @@ _DRAWN = 2048
 _FED = 256
 """Requests passed to the drive at a time: changes of a VM take effect after them."""
 _HOT_SET_STEP = 0.37
-"""How far a hot set moves, as a share of the space."""
+"""Distance by which a hot set moves, as a share of the space."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ def description_of(name: str) -> str:
 
 
 def scenario(name: str, size: str = DEFAULT_SIZE, seed: int = 0, hours: float | None = None) -> Scenario:
-    """The scenario of a name, of its own length unless `hours` is given. `many` has a drive of its own."""
+    """The scenario of a name, of its own length unless `hours` is given. `many` has its own drive."""
     base = _SCENARIOS[name](Drive(DRIVES[size], 8))
     return replace(base, seed=seed, length_s=base.length_s if hours is None else 3600.0 * hours)
 

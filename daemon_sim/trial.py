@@ -15,7 +15,7 @@ from daemon_sim.scenarios import DEFAULT_SIZE, random_scenario, scenario, wide_s
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to simulate, as given on the command line."""
+    """The simulation given on the command line."""
 
     seed: int = 0
     scenario: str | None = None

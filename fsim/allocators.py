@@ -1,8 +1,8 @@
-"""Block groups as ext2 and ext3 have them: a file's blocks stay in the group of its directory.
+"""Block groups as in ext2 and ext3: a file's blocks stay in the group of its directory.
 
-The search is that of ext3's `ext3_new_blocks` in outline: the goal itself, then behind it in its group eight
-free blocks in a row (a free byte of the bitmap, the least reservation window), then any free block of the
-group, then the groups after it in turn.
+The search follows ext3's `ext3_new_blocks` in outline: the goal itself, then after it in its group eight free
+blocks in a row (a free byte of the bitmap, the least reservation window), then any free block of the group,
+then the following groups in turn.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 GROUP_BLOCKS = 8 * 4096
-"""Blocks of a group: as many as one bitmap block of 4 KiB has bits, 128 MiB."""
+"""Blocks of a group: the bits of one bitmap block of 4 KiB, 128 MiB."""
 _WINDOW_BLOCKS = 8
 
 
@@ -43,12 +43,12 @@ class ExtAllocator(Allocator):
         raise AssertionError("a free block was there")
 
 
-# ReiserFS: blocks in the order of their keys, formatted nodes in front of a border, data behind it.
+# ReiserFS: blocks in the order of their keys, formatted nodes before a border, data after it.
 #
-# From `fs/reiserfs/bitmap.c` in outline: the file system hands in the block of the left neighbour in key
-# order, and the next free block behind it is taken; with the `border` option nodes of the tree are kept in
-# the first tenth of the drive ("concentrating formatted nodes"), apart from the data. Where one part is
-# full, the other serves.
+# After `fs/reiserfs/bitmap.c` in outline: the file system passes the block of the left neighbour in key
+# order, and the next free block after it is allocated; with the `border` option nodes of the tree are kept in
+# the first tenth of the drive ("concentrating formatted nodes"), separate from the data. If one part is full,
+# the other is used.
 
 BORDER_SHARE = 0.1
 """Share of the drive for formatted nodes."""
@@ -62,7 +62,7 @@ class ReiserAllocator(Allocator):
         border = int(blocks * BORDER_SHARE)
         start, end = (0, border) if metadata else (border, blocks)
         goal = goal if start <= goal < end else start
-        # Behind the left neighbour, then from the start of this part, then the other part.
+        # After the left neighbour, then from the start of this part, then the other part.
         other = (border, blocks) if metadata else (0, border)
         for low, high in ((goal, end), (start, goal), other):
             run = self.space.free_run(low, high, most)
@@ -87,7 +87,7 @@ class Stream:
 
 
 class GreedySpaceAllocator(Allocator):
-    """The paper's allocator, which ignores where a file's other blocks are."""
+    """The paper's allocator, which ignores the location of a file's other blocks."""
 
     STREAMS: ClassVar[int] = 1
 
@@ -106,7 +106,7 @@ class GreedySpaceAllocator(Allocator):
         return self._queue.free(logical)
 
     def release(self, extent: Extent) -> None:
-        """Give blocks back, and move their logical blocks up."""
+        """Free blocks, and move their logical blocks up."""
         super().release(extent)
         self._count(extent, 1)
 
@@ -140,7 +140,7 @@ class GreedySpaceAllocator(Allocator):
     def _most_free(self) -> int:
         best = self._queue.most_free()
         if best is None:
-            # Only logical blocks reserved for other streams are left.
+            # Only logical blocks reserved for other streams remain.
             for each in self._streams:
                 self._leave(each)
             best = self._queue.most_free()
@@ -171,22 +171,18 @@ class GreedySpaceAllocator(Allocator):
 
 # Greedy-Space with locality, which the paper leaves for the future (section V, last paragraph).
 #
-# By T(n) = T_merge + n S/B what counts is which logical blocks a sync makes the drive merge. Three kinds of
-# writes differ in that, and each has a stream of its own:
+# By T(n) = T_merge + n S/B the cost depends on the logical blocks that a sync makes the drive merge. Three
+# kinds of writes differ in that, and each has its own stream:
 #
-# - **Large writes.** In sequence into free space they fill a logical block from its start to its end: the
-#   drive
-#   switches the log block in and copies nothing. That holds as long as nothing else comes in between.
-# - **Metadata** (pointers, directory blocks, nodes of a tree). It is written again by every checkpoint,
-#   later
-#   than the data beside it: among data it would break the sequence and make the drive merge a second time.
-# - **Small writes.** The share of a file that is written again is one over its blocks, as an append writes
-#   the
-#   last block again: small files are what makes the drive merge later. They go where this sync makes the
-#   drive
-#   merge anyway, so that what is written again stays in few logical blocks.
+# - **Large writes.** Sequential writes into free space fill a logical block from start to end: the drive
+#   switches the log block in and copies nothing. That holds as long as no other write comes in between.
+# - **Metadata** (pointers, directory blocks, nodes of a tree). Every checkpoint rewrites it, later than the
+#   data beside it: among data it would break the sequence and make the drive merge a second time.
+# - **Small writes.** An append rewrites the last block of a file, which is a larger share of a small file:
+#   small files make the drive merge later. They go where this sync makes the drive merge in any case, so
+#   that rewritten blocks stay in few logical blocks.
 #
-# With TRIM a logical block without data is free of merges for any write, and goes first.
+# With TRIM a logical block without data needs no merge for any write, and is used first.
 #
 # Directories are kept together, and with them the metadata that their files share.
 
@@ -198,7 +194,7 @@ _LARGE, _METADATA, _SMALL = range(3)
 
 
 class GreedyLocalAllocator(GreedySpaceAllocator):
-    """Greedy-Space that keeps together what is written together."""
+    """Greedy-Space that keeps blocks together that are written together."""
 
     STREAMS = 3
     packs_directories = True

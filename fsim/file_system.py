@@ -1,7 +1,7 @@
 """Files over an allocator: creations, appends and deletions go in, the block writes of each sync come out.
 
 As ext3 and ReiserFS with ordered journalling (section V): a sync writes the data, then the journal; changed
-metadata is written in its own place later, when the journal is cleaned.
+metadata is written in place later, when the journal is cleaned.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
 
 CHECKPOINT_SYNCS = 6
-"""Metadata is written in place every so many syncs: 30 s (dirty_expire_centisecs) over 5 s (a commit)."""
+"""Metadata is written in place after this many syncs: 30 s (dirty_expire_centisecs) over 5 s (a commit)."""
 
 
 @dataclass(slots=True)
@@ -146,7 +146,7 @@ class FileSystem:
         allocator = self._allocator
         if allocator.metadata_apart and index and index + more <= allocator.space.free_blocks:
             return allocator.allocate(index, goal, metadata=True), allocator.allocate(more, goal)
-        # The pointers first, as ext3 does: they are at hand when the data follows.
+        # Pointers first, as in ext3: they are in memory when the data follows.
         return _split(allocator.allocate(index + more, goal), index)
 
     def _rewrite_last(self, file: int, inode: _File) -> None:
@@ -175,7 +175,7 @@ class FileSystem:
         self._journalled |= self._layout.change_file(inode.directory, file)
 
     def apply(self, step: Step) -> None:
-        """One step of a workload. Raises NoSpaceError where its blocks do not fit."""
+        """Apply one step of a workload. Raises NoSpaceError if its blocks do not fit."""
         if step.action is Action.CREATE:
             self.create(step.file, step.directory, step.size)
         elif step.action is Action.APPEND:

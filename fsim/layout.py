@@ -1,7 +1,7 @@
 """Metadata of a file system: its location, and the blocks that a change makes dirty.
 
-In memory and on the drive as of Linux 2.6.27 with 4 KiB blocks, in outline: the properties that determine how
-far apart writes are.
+In memory and on the drive as of Linux 2.6.27 with 4 KiB blocks, in outline: the properties that determine the
+distances between writes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fsim.allocators import BORDER_SHARE, GROUP_BLOCKS
 from fsim.space import BLOCK_BYTES, Allocator, Extent, SpaceMap
 
 _SCRAMBLE = 2_654_435_761
-"""Knuth's multiplicative hash, in place of a random draw or a kernel's own hash."""
+"""Knuth's multiplicative hash, instead of a random draw or a kernel's own hash."""
 
 
 class Layout(ABC):
@@ -48,7 +48,7 @@ class Layout(ABC):
 
     @abstractmethod
     def index_blocks(self, blocks: int) -> int:
-        """Number of pointer blocks of a file with so many data blocks."""
+        """Number of pointer blocks of a file with this many data blocks."""
 
     def note_data(self, directory: int, extents: Iterable[Extent]) -> None:  # noqa: B027 - not all care
         """Note where data of a file was placed."""
@@ -117,7 +117,7 @@ class ExtLayout(Layout):
         return {entries[0].start, self._take_inode(~directory, group)} | self.bitmaps(entries)
 
     def _spread(self, space: SpaceMap, directory: int) -> int:
-        """Of the groups with at least the mean of free inodes and blocks, the one with fewest directories.
+        """The group with fewest directories among those with at least the mean of free inodes and blocks.
 
         Orlov starts the search at a random group; here it starts at the hash of the directory's number.
         """
@@ -166,7 +166,7 @@ class ExtLayout(Layout):
         return {self._inode_block(file)}
 
     def goal(self, directory: int, last_block: int | None) -> int:
-        """Behind the file's last block; otherwise the start of its directory's group."""
+        """After the file's last block; otherwise the start of its directory's group."""
         if last_block is not None:
             following = last_block + 1
             return following if following < len(self._tables) * GROUP_BLOCKS else last_block
@@ -245,7 +245,7 @@ class ReiserLayout(Layout):
         return {self._leaves[directory][self._slots[file] // self.FILES_PER_LEAF]}
 
     def goal(self, directory: int, last_block: int | None) -> int:
-        """Behind the file's last block; otherwise the newest one of its directory; otherwise the border."""
+        """After the file's last block; otherwise the newest one of its directory; otherwise the border."""
         left = last_block if last_block is not None else self._last_data.get(directory)
         return int(self._blocks * BORDER_SHARE) if left is None else min(left + 1, self._blocks - 1)
 

@@ -20,7 +20,7 @@ _PART = 1 << 15
 
 
 class NoSpaceError(Exception):
-    """The file system has fewer free blocks than were asked for."""
+    """The file system has fewer free blocks than requested."""
 
 
 class Extent(NamedTuple):
@@ -40,7 +40,7 @@ class SpaceMap:
         self._free = blocks
         self._free_of_part = [min(_PART, blocks - start) for start in range(0, blocks, _PART)]
         self._open = (1 << len(self._free_of_part)) - 1
-        """A bit for each part with a free block."""
+        """A bit for each part that has a free block."""
 
     @property
     def blocks(self) -> int:
@@ -164,7 +164,7 @@ class Allocator(ABC):
     """Whether pointer blocks are requested as metadata, apart from the data; otherwise they precede it."""
 
     regards_trim: ClassVar[bool] = False
-    """Whether what it chooses depends on `trim`."""
+    """Whether its choices depend on `trim`."""
 
     def __init__(self, space: SpaceMap, logical_block: int, trim: bool = False) -> None:
         """`logical_block` is in file-system blocks; some allocators ignore it. `trim`: the file system trims
@@ -215,9 +215,9 @@ class Allocator(ABC):
 
 # Logical blocks ordered by their free space: a bucket for each count.
 #
-# The paper keeps a red-black tree with 36 B a logical block (section V, table I). Here buckets are doubly
-# linked lists in flat arrays and a bit for each bucket says whether anything is in it: taking out, putting
-# in and moving are O(1), finding the most free is O(buckets / word). Memory: free count, two links and the
+# The paper keeps a red-black tree with 36 B per logical block (section V, table I). Here buckets are doubly
+# linked lists in flat arrays, and a bit for each bucket tells whether it is empty: removal, insertion and
+# moves are O(1), finding the most free space is O(buckets / word). Memory: free count, two links and the
 # bucket heads.
 
 _NONE = -1
@@ -256,7 +256,7 @@ class BucketQueue:
         return bool(self._in_queue[block])
 
     def most_free(self) -> int | None:
-        """The logical block with the most free space; None where no logical block in the queue has any."""
+        """The logical block with the most free space; None if no logical block in the queue has any."""
         highest = self._filled.bit_length() - 1
         return self._heads[highest] if highest > 0 else None
 

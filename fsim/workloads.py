@@ -63,12 +63,12 @@ def _create_until(
     return number
 
 
-# Postmark: files are created, read or appended to, created or deleted at random, and deleted in the end.
+# Postmark: files are created, read or appended to, created or deleted at random, and deleted at the end.
 #
 # J. Katcher, "PostMark: a new file system benchmark", NetApp TR-3022, 1997. Each transaction is a read or an
-# append, and a creation or a deletion, both as likely ("operation ratios equal"). Reads are left out of what
-# comes out: the files fit into the memory of the paper's machine (2 GB), and a read costs the same
-# everywhere.
+# append, and a creation or a deletion, with equal probabilities ("operation ratios equal"). Reads are
+# omitted: the files fit into the memory of the paper's machine (2 GB), and a read costs the same with every
+# allocator.
 
 _DRAWS = 1 << 14
 
@@ -94,7 +94,7 @@ SETTINGS = {
 FSL's files, sizes and transactions are checked against the manual of Auto-pilot, the benchmark suite of the
 same authors (its Postmark defaults: 20000 files of 512 to 10240 bytes, 200000 transactions, units of 4096
 bytes, equal ratios). FSL's directories and all of CVFS-Large are from memory: the study's own table was not
-at hand, and the paper does not repeat the numbers.
+available, and the paper does not repeat the numbers.
 """
 
 
@@ -155,11 +155,10 @@ def steps(setting: PostmarkSetting, seed: int) -> Iterator[Step]:
 
 # A block trace as files: each region of its address space that it writes to is a file.
 #
-# A trace says which blocks were written, not which files they belonged to. Here each region of
-# REGION_BYTES of a volume is a file, and regions that follow each other share a directory. A block's first
-# write appends it to its region's file, so that an allocator decides where it goes; later writes overwrite
-# it in place. When all blocks of a file were trimmed, it is deleted. Reads, flushes and the times of
-# requests are left out.
+# A trace contains blocks that were written, but not the files they belonged to. Here each region of
+# REGION_BYTES of a volume is a file, and successive regions share a directory. A block's first write appends
+# it to its region's file, so that an allocator chooses its location; later writes overwrite it in place. A
+# file is deleted when all of its blocks were trimmed. Reads, flushes and the times of requests are ignored.
 
 REGION_BYTES = 1 << 20
 REGIONS_PER_DIRECTORY = 64
@@ -199,7 +198,7 @@ def trace_steps(source: TraceSource) -> Iterator[Step]:
 
 
 def steps_of(batches: Iterable[Batch], region_bytes: int = REGION_BYTES) -> Iterator[Step]:
-    """The file changes that these requests amount to."""
+    """The file changes that correspond to these requests."""
     if region_bytes < BLOCK_BYTES or region_bytes % BLOCK_BYTES:
         raise ValueError(f"a region is a whole number of blocks of {BLOCK_BYTES} bytes")
     return _Files(region_bytes // BLOCK_BYTES).steps(batches)

@@ -103,7 +103,7 @@ class Device:
     def spare_blocks(self, /) -> int: ...
     def take_recent_latency_us(self, /, tenant: SupportsIndex, percentiles: SupportsGetItem[int, SupportsFloat | SupportsIndex]) -> LatencyUs:
         """
-        The same percentiles since this was last called for the tenant; nothing at the first call.
+        The same percentiles since the previous call for the tenant; empty at the first call.
         """
     def tenants(self, /) -> list[int]: ...
 
@@ -154,7 +154,7 @@ class DiskPreset:
 @final
 class Disks:
     """
-    Disks of one kind with one user, who has all of them.
+    Disks of one kind, all of them used by one client.
     """
     def __new__(cls, /, preset: str, disks: SupportsIndex, stripe_bytes: SupportsIndex) -> Disks:
         """
@@ -177,7 +177,7 @@ class Disks:
 @final
 class LatencyUs:
     """
-    Latency percentiles in microseconds, in the order asked for; empty when nothing was recorded.
+    Latency percentiles in microseconds, in the requested order; empty if nothing was recorded.
     """
     @property
     def read(self, /) -> list[float]: ...
@@ -296,7 +296,7 @@ class QueueRecord:
 @final
 class SpaceRecord:
     """
-    What a tenant has at the moment.
+    Present space of a tenant.
     """
     @property
     def free_blocks(self, /) -> int: ...
@@ -373,7 +373,7 @@ class TenantRecord:
 
 def disk_presets() -> list[DiskPreset]:
     """
-    The disks that need no further description.
+    The presets of disks.
     """
 
 def mappings() -> list[tuple[str, str]]:
@@ -383,7 +383,7 @@ def mappings() -> list[tuple[str, str]]:
 
 def presets() -> list[Preset]:
     """
-    The drives that need no further description.
+    The presets of drives.
     """
 
 def schedulers() -> list[tuple[str, str]]:
@@ -393,7 +393,7 @@ def schedulers() -> list[tuple[str, str]]:
 
 def toml_lines(text: str) -> list[tuple[list[str | int], int]]:
     """
-    The line, from 1, of each key, table and element of an array of a TOML file, with the way to it.
+    The line, from 1, of each key, table and element of an array of a TOML file, with its path.
     """
 
 def victim_policies() -> list[tuple[str, str]]:

@@ -1,16 +1,16 @@
-"""What makes an emulated drive."""
+"""Configuration of an emulated drive."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 LEAST_LOG_BLOCKS = {"bast": 1, "fast": 2}
-"""Mappings that have log blocks and merge them, and how many of these a tenant needs at least."""
+"""Mappings with log blocks that they merge, and the minimum number of log blocks of a tenant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Shape, latencies and policies of a drive. `Device` refuses what makes no drive, naming the field."""
+    """Shape, latencies and policies of a drive. `Device` rejects an invalid one, naming the field."""
 
     page_bytes: int
     """The unit of mapping; a power of two."""
@@ -19,38 +19,38 @@ class Config:
     channels: int
     dies_per_channel: int
     planes: int
-    """Of a die, programmed together: each page bears its part of the program time."""
+    """Planes of a die, programmed together: each page takes its part of the program time."""
     read_ns: int
     program_ns: int
     erase_ns: int
     transfer_ns: int
-    """Moving one page over its channel."""
+    """Transfer of one page over its channel."""
     suspend_ns: int = 0
     """Suspending a program or an erase for a read, and resuming it; 0: reads wait."""
     paper_timing: bool = False
-    """GC costs one program a page, and nothing else (FAST'15, section 4.1)."""
+    """GC costs one program per page, and nothing else (FAST'15, section 4.1)."""
     copyback: bool = True
-    """GC copies stay inside the die and need no transfers."""
+    """GC copies stay in the die and need no transfers."""
     mapping: str = "page"
     """A name of `mappings()`."""
     cluster_dies: int = 1
-    """bast and fast: dies that a block spans; tenants own clustered blocks of so many erase blocks."""
+    """bast and fast: dies that a block spans; tenants own clustered blocks of this many erase blocks."""
     cached_entries: int | None = None
-    """dftl: map entries held in memory; None: a thirty-second of the drive's pages."""
+    """dftl: map entries in memory; None: 1/32 of the drive's pages."""
     victim: str = "greedy"
     """A name of `victim_policies()`, or d-choices:N."""
     separate_gc_frontier: bool = False
-    """GC copies go to open blocks of their own."""
+    """GC copies go to separate open blocks."""
     free_floor: int = 1
     """Erased blocks that each tenant keeps on each die; with bast and fast, on all dies together."""
     wear_spread_limit: int | None = None
-    """Static wear levelling acts on spreads of more erases than this; None: never."""
+    """Static wear levelling acts on differences of more erases than this; None: never."""
     scheduler: str = "fifo"
     """A name of `schedulers()`."""
     device_queue_depth: int | None = None
-    """Page operations in flight at most; None: one for each die."""
+    """Maximum page operations in flight; None: one for each die."""
     seed: int = 0
-    """Of the victim policies that draw lots."""
+    """Seed of victim policies that use random numbers."""
 
     @property
     def dies(self) -> int:
@@ -59,7 +59,7 @@ class Config:
 
     @property
     def physical_bytes(self) -> int:
-        """All blocks, those that GC holds free included."""
+        """All blocks, including those that GC keeps free."""
         return self.blocks_per_die * self.dies * self.pages_per_block * self.page_bytes
 
     @property
@@ -69,7 +69,7 @@ class Config:
 
     @property
     def block_pages(self) -> int:
-        """Pages of a block as namespaces own and move them: of several dies where blocks are clustered."""
+        """Pages of a block as namespaces own and move them: of several dies if blocks are clustered."""
         return self.pages_per_block * self.cluster_dies
 
     @property

@@ -1,4 +1,4 @@
-"""Studies of drives that no daemon needs: optimal write size, write cost, profiles by several nodes, theory.
+"""Studies of drives for which there is no daemon: optimal write size, write cost, profiles, theory.
 
-`parts` replays a policy with some of its levers only, for the experiments of `papers` and `bench`.
+`parts` replays a policy with only some of its levers, for the experiments of `papers` and `bench`.
 """

@@ -1,8 +1,8 @@
-"""Replays of a policy of which only some levers are used, on copies of one preconditioned drive.
+"""Replays of a policy with only some of its levers, on copies of one preconditioned drive.
 
-`Parts` wraps a policy: from a given split of OPS on, with or without its moves, limits and weights of the
-fair queue. `PreparedDrive` runs any policy object on a scenario, which the engine does for policies with a
-name. The experiments of `papers/` and of bench/ use it.
+`Parts` wraps a policy: from a given split of OPS, with or without its moves, limits and weights of the fair
+queue. `PreparedDrive` runs any policy object on a scenario, while the engine runs only policies with a name.
+The experiments of `papers/` and of bench/ use it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A policy without some of its levers. What it decides for them is dropped."""
+    """A policy without some of its levers, for which its decisions are dropped."""
 
     inner: Policy[Any]
     split: Split | None = None
-    """OPS to begin with; None: as the device was made (by size), or what `inner` wants if it may move OPS."""
+    """Initial OPS; None: as the device was created (by size), or the split of `inner` if it may move OPS."""
     moves: bool = False
     limits: bool = False
     weights: bool = False
@@ -45,11 +45,11 @@ class Parts:
 
     @property
     def name(self) -> str:
-        """That of the whole policy."""
+        """The name of the whole policy."""
         return self.inner.name
 
     def start(self, sample: DeviceSample) -> tuple[Any, Decision]:
-        """The inner policy's start, with the split asked for."""
+        """The inner policy's start, with the requested split."""
         state, decision = self.inner.start(sample)
         decision = self._kept(decision)
         if self.split is None:
@@ -61,9 +61,9 @@ class Parts:
         return state, self._kept(decision)
 
     def step(self, state: Any, sample: DeviceSample) -> tuple[Any, Decision]:
-        """The inner policy's, without the levers that are left out."""
+        """The inner policy's step, without the disabled levers."""
         if isinstance(state, ProportionalState) and not self.moves:
-            # Forget write rates: then no split is searched for, which is most of the work.
+            # Forget write rates, so that no split is searched for, which takes most of the time.
             state = replace(state, ops=OpsState())
         state, decision = self.inner.step(state, sample)
         return state, self._kept(decision)
@@ -89,7 +89,7 @@ def held(split: Split | None = None) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """VMs and the device they share, as texts of `slo-ctl replay`."""
+    """VMs and the device they share, as arguments of `slo-ctl replay`."""
 
     vms: tuple[str, ...]
     device: str = "preset=fast15,size=512MiB,op=15%"
@@ -99,8 +99,8 @@ class Drive:
 
 
 class PreparedDrive:
-    """One scenario whose drive is preconditioned once for each placement, or left clean (`precondition=no`);
-    every run is on a copy. A context manager."""
+    """A scenario whose drive is preconditioned once for each placement, or left clean (`precondition=no`);
+    every run uses a copy. A context manager."""
 
     def __init__(self, drive: Drive) -> None:
         text = ScenarioText()
@@ -139,12 +139,12 @@ class PreparedDrive:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Of each VM, at the start."""
+        """The weight of each VM at the start."""
         return tuple(vm.slo.weight for vm in self._scenario.vms)
 
     @property
     def floors(self) -> Split:
-        """The fewest OPS blocks with which each VM's GC makes progress."""
+        """The minimum OPS blocks with which each VM's GC makes progress."""
         device, tenants = self._stage.preconditioned_drive(Placement.ISOLATED, "wfq")
         return tuple(device.space(t).min_ops_blocks - self._plan.config.held_blocks for t in tenants)
 
@@ -161,12 +161,12 @@ class PreparedDrive:
         epoch: str = "0.05x",
         weights: Mapping[str, float] | None = None,
     ) -> RunResult:
-        """Play one policy; the last half is measured unless a window is given.
+        """Run one policy; the last half is measured unless a window is given.
 
-        `weights`: of VMs, in place of the scenario's.
-        `exact`: entitlements of `proportional-strict` are those it aims at, exact proportions; otherwise
-        they are those of `proportional`. `only`: the one VM that does anything. `share_by`: unless given,
-        requests for `proportional-strict` and pages for the others.
+        `weights`: those of VMs, instead of the scenario's.
+        `exact`: entitlements of `proportional-strict` are the exact proportions it aims at; otherwise they
+        are those of `proportional`. `only`: the only active VM. `share_by`: by default, requests for
+        `proportional-strict` and pages for the others.
         """
         strict = isinstance(getattr(policy, "inner", policy), ProportionalStrict)
         measured = Window()
@@ -193,21 +193,21 @@ class PreparedDrive:
 
 
 def pages_per_s(vm: VmResult) -> float:
-    """4 KiB pages read and written: the unit that VMs with unlike request sizes are added up in."""
+    """4 KiB pages read and written: a unit for the sum of VMs with different request sizes."""
     return (vm.bandwidth_bytes_s or 0.0) / PAGE_BYTES
 
 
 def total_pages_per_s(run: RunResult) -> float:
-    """Of all VMs."""
+    """Sum of all VMs."""
     return sum(pages_per_s(vm) for vm in run.vms)
 
 
 def share_error(run: RunResult) -> float:
-    """The worst of the VMs that were running, in the policy's own unit of shares."""
+    """The worst share error of the active VMs, in the policy's own unit of shares."""
     return max((abs(v.share_error) for v in run.vms if v.share_error is not None), default=0.0)
 
 
 def p99_ms(vm: VmResult) -> float:
-    """Of reads or writes, whichever is longer."""
+    """p99 of reads or writes, whichever is longer."""
     known = [each.p99 for each in (vm.latency_us.read, vm.latency_us.write) if each.p99 is not None]
     return max(known, default=0.0) / 1e3

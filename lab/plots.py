@@ -57,7 +57,7 @@ def save_write_size(record: WriteSizeRecord, emulated: bool, path: Path) -> None
         figure.suptitle(printable(f"{'EMULATED: ' if emulated else ''}{what}"), fontsize=7, wrap=True)
 
 
-# Response times by request number, band and spikes marked: the paper's figure 1.
+# Response times by request number, with band and spikes marked: the paper's figure 1.
 
 
 def save_write_cost(title: str, panels: Sequence[Panel], cost: WriteCost, path: Path) -> None:
@@ -103,7 +103,7 @@ def _draw_spikes(axes: Axes, panel: Panel) -> None:
             linestyle="none",
             color=colour,
             label=label,
-            # A dot for each of a hundred thousand requests is not a drawing any more.
+            # With a hundred thousand requests, a vector dot for each would be too many.
             rasterized=True,
         )
     axes.axhline(panel.band.limit_us / 1e3, color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)))

@@ -68,7 +68,7 @@ def print_write_size(
     for each in _advice(finding):
         console.print(Text(f"{each.what}: {each.why}"))
         for command in each.commands:
-            # Never wrapped: it is to be pasted.
+            # Never wrapped, so that it can be pasted.
             console.print(Text(f"  {command}", style="bold"), soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""Closed forms of write amplification that measurements are compared with."""
+"""Closed forms of write amplification, for comparison with measurements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def mixed_lru_waf(alpha: float, groups: Sequence[tuple[float, float]]) -> float:
     def amplified(a: float) -> float:
         return sum(r / -math.expm1(-alpha * r / (f * a)) for r, f in groups if r > 0.0 and f > 0.0)
 
-    # amplified(a) > a at 1 and < a far out, where it tends to a / alpha.
+    # amplified(a) > a at 1 and < a for large a, where it tends to a / alpha.
     low, high = 1.0, 2.0
     while amplified(high) > high:
         high *= 2.0

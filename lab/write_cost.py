@@ -1,4 +1,4 @@
-"""What a write costs on a drive that merges: T(n) = T_merge + n S/B, from response times of writes to a
+"""The cost of a write on a drive that merges: T(n) = T_merge + n S/B, from response times of writes to a
 target, to an emulated drive or in a trace."""
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 # The model.
 #
 # C. Hyun et al., "A Performance Model and File System Space Allocation Scheme for SSDs", section III: most
-# response times of one request size lie in a *band*, what a write takes by itself; above it are *spikes*,
+# response times of one request size lie in a *band*, the time of a write itself; above it are *spikes*,
 # writes that waited for a merge. In the paper n sectors of S bytes are written at bandwidth B with the
-# overhead of one merge. Here the same with what every request costs whatever its size counted apart:
+# overhead of one merge. Here a fixed cost of every request is added:
 #
 #     band of requests of x bytes    t_0 + x / B
 #     a request that meets a merge   t_0 + x / B + T_merge
 #     on average                     t_0 + x / B + (spikes per request) T_merge
 #
-# The band is the lowest cluster of response times, not the most frequent value: where hardly any two writes
-# share a log block, almost all of them meet a merge. A size whose every request meets one has no band of its
-# own to be seen: `SizeFit.residual_us` of that size then stands out.
+# The band is the lowest cluster of response times, not the most frequent value: if hardly any two writes
+# share a log block, almost all of them meet a merge. A size whose requests all meet one has no visible band:
+# `SizeFit.residual_us` of that size is then conspicuous.
 
 _SEED_WIDTH = 0.10
-"""Response times that differ by less may be one cluster."""
+"""Response times that differ by less may belong to one cluster."""
 _SEED_SHARE = 0.03
-"""Of the requests of one size: the fewest in the window with which the band begins."""
+"""Share of the requests of one size: the minimum in the window at which the band begins."""
 _BAND_SIGMAS = 4.0
 _LEAST_BAND_WIDTH = 0.10
-"""Half the width of the band at least, relative to its centre: clocks and queues jitter."""
+"""Minimum half width of the band, relative to its centre: clocks and queues have jitter."""
 _MAD_TO_SIGMA = 1.4826
 _MEDIAN_ERROR = math.sqrt(math.pi / 2.0)
 """Standard error of a median over that of a mean, for normal deviations."""
@@ -68,25 +68,25 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Response times of one request size, parted."""
+    """Response times of one request size, divided into band and spikes."""
 
     centre_us: float
     sigma_us: float
-    """Spread, from the lower half of the band: spikes do not reach it."""
+    """Spread, from the lower half of the band, which contains no spikes."""
     limit_us: float
-    """Longer times are a spike."""
+    """Longer times are spikes."""
     requests: int
     spikes: int
 
 
 @dataclass(frozen=True, slots=True)
 class SizeFit:
-    """One request size beside the model."""
+    """One request size compared with the model."""
 
     request_bytes: int
     band: Band
     residual_us: float
-    """Centre of the band less what the model says."""
+    """Centre of the band minus the model's value."""
     mean_spike_us: float | None
     """Mean height of the spikes above the centre."""
 
@@ -98,7 +98,7 @@ class WriteCost:
     merge_us: Estimate | None
     """T_merge, the mean height of the spikes above their band; None without spikes."""
     bandwidth_bytes_s: Estimate
-    """B. From one request size it is that size over its band, t_0 being unknown then."""
+    """B. With a single request size it is that size over its band, as t_0 is then unknown."""
     fixed_us: Estimate
     """t_0."""
     spikes_per_request: float
@@ -112,14 +112,14 @@ class WriteCost:
 
 
 def find_band(response_us: Times) -> Band:
-    """Part the response times of requests of one size. ValueError unless there are eight, all positive."""
+    """Divide the response times of requests of one size. ValueError unless there are eight, all positive."""
     times = np.sort(np.asarray(response_us, dtype=np.float64))
     if len(times) < _LEAST_REQUESTS:
         raise ValueError(f"{len(times)} response times; at least {_LEAST_REQUESTS} are needed")
     if not (np.isfinite(times).all() and times[0] > 0.0):
         raise ValueError("response times must be positive and finite")
     centre = _lowest_cluster(times)
-    # The upper half may hold low spikes. Mirror the lower one.
+    # The upper half may contain low spikes, so mirror the lower one.
     lower = centre - times[times <= centre]
     sigma = _MAD_TO_SIGMA * float(np.median(lower)) if len(lower) else 0.0
     limit = centre + max(_BAND_SIGMAS * sigma, _LEAST_BAND_WIDTH * centre)
@@ -127,12 +127,12 @@ def find_band(response_us: Times) -> Band:
 
 
 def _lowest_cluster(times: Times) -> float:
-    """Median of the lowest cluster of ascending times: from the lowest window that is filled, uphill."""
+    """Median of the lowest cluster of ascending times: from the lowest filled window to the densest one."""
     ends = np.searchsorted(times, times * (1.0 + _SEED_WIDTH), side="right")
     counts = ends - np.arange(len(times))
     enough = max(3, math.ceil(_SEED_SHARE * len(times)))
     start = int(np.argmax(counts >= enough))
-    # Climb while the window that begins a little later holds more: to the densest part of this cluster.
+    # Move on while the window that begins a little later has more times: to the densest part of this cluster.
     while True:
         ahead = counts[start : ends[start]]
         best = start + int(np.argmax(ahead))
@@ -144,8 +144,8 @@ def _lowest_cluster(times: Times) -> float:
 def fit_write_cost(response_us: Mapping[int, Times], confidence: float = 0.95) -> WriteCost:
     """Fit the model to response times in microseconds by request size in bytes.
 
-    ValueError for no sizes, for a size with fewer than eight requests, and where larger requests are not
-    slower, so that there is no bandwidth.
+    ValueError for no sizes, for a size with fewer than eight requests, and if larger requests are not slower,
+    so that there is no bandwidth.
     """
     if not response_us or any(size <= 0 for size in response_us):
         raise ValueError("request sizes must be positive, and there must be one")
@@ -196,8 +196,8 @@ def _mean(values: Times, z: float) -> Estimate:
 def _fit_bands(sizes: list[int], bands: list[Band], z: float) -> tuple[Estimate, Estimate]:
     """t_0 and microseconds per byte: weighted least squares through the centres of the bands.
 
-    Each centre weighs by its standard error, which is not taken to be less than a thousandth of it: no drive
-    is so exactly linear. Errors grow with the misfit, if that is more than the centres' own errors explain.
+    Each centre is weighted by its standard error, of at least a thousandth of it: no drive is more linear
+    than that. Errors grow with the misfit, if that exceeds what the centres' own errors explain.
     """
     x = np.array(sizes, dtype=np.float64)
     y = np.array([band.centre_us for band in bands])
@@ -231,11 +231,11 @@ def _centre_error_us(band: Band) -> float:
 # Response times of writes from a trace, by request size.
 
 LEAST_REQUESTS = 100
-"""Of a size: with fewer neither band nor spikes can be determined."""
+"""Minimum of requests of a size: with fewer, neither band nor spikes can be determined."""
 MOST_SIZES = 6
 _SHOWN_VOLUMES = 20
 MOST_REQUESTS = 1 << 20
-"""Kept of each size: the first ones."""
+"""Maximum kept of each size: the first ones."""
 
 
 def require_responses(reader: TraceReader) -> None:
@@ -249,9 +249,9 @@ def require_responses(reader: TraceReader) -> None:
 
 
 def collect(reader: TraceReader, wanted: str | None, sizes_bytes: Sequence[int]) -> dict[int, Times]:
-    """Response times in us, in trace order, of writes of these sizes (none given: the most frequent ones).
+    """Response times in us, in trace order, of writes of these sizes (default: the most frequent ones).
 
-    `wanted` chooses one volume. Raises UserError when too few writes have a response time.
+    `wanted` selects one volume. Raises UserError if too few writes have a response time.
     """
     kept: dict[int, list[Times]] = defaultdict(list)
     counts: dict[int, int] = defaultdict(int)
@@ -300,14 +300,14 @@ def _chosen(
 
 MIN_SIZE_REQUESTS = 16
 MAX_SIZE_REQUESTS = 1 << 18
-"""In a pass: each is timed, kept in memory and drawn."""
+"""Maximum requests in a pass: each is timed, kept in memory and plotted."""
 
 
 class TimedWriter(Protocol):
-    """Something that writes the whole span and times each request."""
+    """Writes the whole span and times each request."""
 
     def response_times_us(self, order: Order, request_bytes: int, number: int) -> Times:
-        """Write every request of the span once, in that order; response times in that order."""
+        """Write every request of the span once, in that order; returns response times in that order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,7 @@ class TimedPass:
 
 
 def measure(writer: TimedWriter, sizes_bytes: Sequence[int], progress: ProgressSink) -> list[TimedPass]:
-    """A sequential and a random pass at each size, after a random one that is not kept."""
+    """Measure a sequential and a random pass at each size, after a random one that is discarded."""
     phase = progress.phase("timing writes", 3 * len(sizes_bytes), "passes")
     passes = []
     for index, size in enumerate(sizes_bytes):
@@ -335,8 +335,8 @@ def measure(writer: TimedWriter, sizes_bytes: Sequence[int], progress: ProgressS
 
 
 def fit_passes(passes: Sequence[TimedPass]) -> WriteCost:
-    """The model through both orders together: where each random write meets a merge, sequential ones still
-    show the band. Raises UserError when nothing can be fitted."""
+    """Fit the model to both orders together: if each random write meets a merge, sequential ones still show
+    the band. Raises UserError if nothing can be fitted."""
     sizes = sorted({each.request_bytes for each in passes})
     times = {
         size: np.concatenate([each.response_us for each in passes if each.request_bytes == size])
@@ -346,7 +346,7 @@ def fit_passes(passes: Sequence[TimedPass]) -> WriteCost:
 
 
 def fit_or_refuse(times_us: dict[int, Times]) -> WriteCost:
-    """Fit response times by request size. Raises UserError when they say nothing."""
+    """Fit response times by request size. Raises UserError if they cannot be fitted."""
     try:
         return fit_write_cost(times_us)
     except ValueError as error:

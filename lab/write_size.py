@@ -1,9 +1,9 @@
-"""When random writes of a size are as fast as sequential ones, what to measure next, and what was found.
+"""The search for the size at which random writes are as fast as sequential ones: next measurement and result.
 
 After C. Hyun et al., "A Performance Model and File System Space Allocation Scheme for SSDs", section IV.A:
-write the same bytes in sequence and, without overlap, in random order; double the size until both are equally
-fast. The paper takes them to be so when "the whole numbers of the reported numbers are the same", which
-depends on the unit and passes over noise. Here the ratio of both must be within a tolerance, with confidence.
+write the same bytes sequentially and, without overlap, in random order; double the size until both are
+equally fast. In the paper they are if "the whole numbers of the reported numbers are the same", which depends
+on the unit and ignores noise. Here the ratio of both must be within a tolerance, with confidence.
 Pure.
 """
 
@@ -26,18 +26,18 @@ class Closeness(StrEnum):
     """How random writes of a size compare with sequential ones."""
 
     EQUAL = "equal"
-    """Random ones are slower by no more than the tolerance, with confidence."""
+    """Random writes are slower by no more than the tolerance, with confidence."""
     SLOWER = "slower"
-    """They are slower by more, with confidence."""
+    """Random writes are slower by more, with confidence."""
     OPEN = "open"
     """Not known yet."""
     PROBABLY_EQUAL = "probably equal"
-    """Not known with confidence after all repetitions; the mean is within the tolerance."""
+    """Unknown after all repetitions; the mean is within the tolerance."""
     PROBABLY_SLOWER = "probably slower"
 
     @property
     def is_equal(self) -> bool:
-        """With confidence or not."""
+        """Whether they are equal, with confidence or not."""
         return self in (Closeness.EQUAL, Closeness.PROBABLY_EQUAL)
 
     @property
@@ -48,12 +48,12 @@ class Closeness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When two throughputs are called equal, and how often they are measured to know."""
+    """When two throughputs count as equal, and how often they are measured."""
 
     tolerance: float = 0.10
-    """Sequential over random throughput is at most 1 + this. One-sided: merges slow random writes alone."""
+    """Sequential over random throughput is at most 1 + this. One-sided: merges slow only random writes."""
     confidence: float = 0.95
-    """Of each size's verdict, however often it was looked at."""
+    """Confidence of each size's verdict, however often it was tested."""
     min_repetitions: int = 2
     max_repetitions: int = 8
 
@@ -65,17 +65,17 @@ class Rule:
 
     @property
     def look_confidence(self) -> float:
-        """Of one look at a size, so that all looks together keep `confidence` (Bonferroni)."""
+        """Confidence of one test of a size, so that all tests together have `confidence` (Bonferroni)."""
         looks = self.max_repetitions - self.min_repetitions + 1
         return 1.0 - (1.0 - self.confidence) / looks
 
 
 _LEAST_BYTES_S, _MOST_BYTES_S = 1e-3, 1e15
-"""No drive is slower or faster; a stored file that says so is damaged."""
+"""No drive is slower or faster; a stored file with other values is damaged."""
 
 
 class Pair(StrictModel):
-    """The same bytes written in sequence and at random, one right after the other."""
+    """The same bytes written sequentially and at random, one right after the other."""
 
     size_bytes: int = Field(gt=0)
     sequential_bytes_s: float = Field(ge=_LEAST_BYTES_S, le=_MOST_BYTES_S)
@@ -99,16 +99,16 @@ class SizeVerdict:
     ratio: float
     """Sequential over random."""
     low: float
-    """Bounds of the ratio, each with the confidence of one look; 0 and infinite below two repetitions."""
+    """Bounds of the ratio, each with the confidence of one test; 0 and infinite below two repetitions."""
     high: float
     closeness: Closeness
 
 
 class Outcome(StrEnum):
-    """What the search ended with."""
+    """Outcome of the search."""
 
     NONE_NEEDED = "none needed"
-    """Random writes are as fast from the smallest size on: where writes go does not matter."""
+    """Random writes are as fast from the smallest size on: the placement of data does not matter."""
     FOUND = "found"
     NOT_REACHED = "not reached"
     """Random writes are slower at every size."""
@@ -117,19 +117,19 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is known of the optimal write size."""
+    """Present knowledge of the optimal write size."""
 
     outcome: Outcome
     block_bytes: int | None
-    """The optimal write size, when it was found."""
+    """The optimal write size, if it was found."""
     sure: bool
-    """Every verdict that it rests upon is one with confidence."""
+    """Whether all verdicts it is based on have confidence."""
     sizes: tuple[SizeVerdict, ...]
     """Ascending, as far as the search went."""
 
 
 def doubled_sizes(low_bytes: int, high_bytes: int) -> tuple[int, ...]:
-    """From `low_bytes` on, each twice the one before. ValueError unless that ends with `high_bytes`."""
+    """From `low_bytes` on, each twice the previous one. ValueError unless that ends with `high_bytes`."""
     sizes = [low_bytes]
     while 0 < sizes[-1] < high_bytes:
         sizes.append(2 * sizes[-1])
@@ -139,7 +139,7 @@ def doubled_sizes(low_bytes: int, high_bytes: int) -> tuple[int, ...]:
 
 
 def judge(pairs: Sequence[Pair], rule: Rule) -> SizeVerdict:
-    """What the pairs of one size say. ValueError without any."""
+    """Judge the pairs of one size. ValueError without any."""
     if not pairs:
         raise ValueError("no pair was measured")
     count = len(pairs)
@@ -162,7 +162,7 @@ def judge(pairs: Sequence[Pair], rule: Rule) -> SizeVerdict:
 
 
 def next_size(pairs: Sequence[Pair], sizes_bytes: Sequence[int], rule: Rule) -> int | None:
-    """The size to measure once more now; None when there is nothing more to find."""
+    """The size to measure next; None if the search is complete."""
     for size in sizes_bytes:
         own = [pair for pair in pairs if pair.size_bytes == size]
         closeness = judge(own, rule).closeness if own else Closeness.OPEN
@@ -174,7 +174,7 @@ def next_size(pairs: Sequence[Pair], sizes_bytes: Sequence[int], rule: Rule) -> 
 
 
 def conclude(pairs: Sequence[Pair], sizes_bytes: Sequence[int], rule: Rule) -> Finding:
-    """What the pairs measured so far say."""
+    """The result of the pairs measured so far."""
     verdicts: list[SizeVerdict] = []
     for size in sizes_bytes:
         own = [pair for pair in pairs if pair.size_bytes == size]
@@ -218,7 +218,7 @@ def _exp(value: float) -> float:
         return math.inf
 
 
-# The search of an optimal write size as it is kept; what it found is worked out from the measured pairs.
+# The stored search for an optimal write size; its result is computed from the measured pairs.
 
 MAX_PAIRS = 10_000
 
@@ -228,13 +228,13 @@ class WriteSizeRecord(Stored):
 
     low_bytes: int = Field(gt=0)
     high_bytes: int = Field(gt=0)
-    """The sizes double from the one to the other."""
+    """Each size is twice the previous one."""
     tolerance: float = Field(gt=0, allow_inf_nan=False)
     confidence: float = Field(gt=0.5, lt=1)
     min_repetitions: int = Field(ge=2)
     max_repetitions: int = Field(ge=2)
     written_bytes: int = Field(default=0, ge=0)
-    """By all sessions, warm-up included."""
+    """Written by all sessions, warm-up included."""
     pair: tuple[Pair, ...] = Field(default=(), max_length=MAX_PAIRS)
 
     @model_validator(mode="after")
@@ -262,7 +262,7 @@ FoundWriteSize = FoundRecord[WriteSizeRecord]
 
 
 class WriteSizeStore(RecordStore[WriteSizeRecord]):
-    """Every search in a folder of its own below that of the profiles, each named as its device's profile."""
+    """Searches, in a folder below that of the profiles, each named like its device's profile."""
 
     def __init__(self, profiles: Path) -> None:
         super().__init__(profiles / "write-sizes", WriteSizeRecord, "search", "--bytes")

@@ -1,7 +1,7 @@
 """Advice from a drive's optimal write size for volumes, images and file systems: lines to paste. Pure.
 
-Writes of the optimal size, a "logical block" in the paper, cost no merge (C. Hyun et al., section III):
-whoever places data should allocate in units of it, begin them at its multiples, and free them whole.
+Writes of the optimal size, a "logical block" in the paper, cost no merge (C. Hyun et al., section III): data
+should be allocated in units of it, begin at multiples of it, and be freed in whole units.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Advice:
     what: str
     """Where it is set: `LVM`, `LVM-thin`, `qcow2`, `ext4`, `XFS`, `discard`."""
     commands: tuple[str, ...]
-    """Lines to paste; words in capitals are yours."""
+    """Lines to paste; words in capitals are to be replaced."""
     why: str
     source: str
     """Where the setting and its bounds are documented."""

@@ -1,4 +1,4 @@
-"""Measuring until the optimal write size is found: pair by pair, kept at once; a rule or Ctrl-C ends it."""
+"""Measure pair by pair until the optimal write size is found, storing each; a rule or Ctrl-C ends it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _WARM_UP = (Order.RANDOM,)
 
 
 class PassWriter(Protocol):
-    """Something that writes the whole span."""
+    """Writes the whole span."""
 
     def write_pass(self, order: Order, request_bytes: int, number: int) -> float:
         """Write every request of the span once, in that order; returns the throughput in bytes/s.
@@ -47,17 +47,17 @@ class PassWriter(Protocol):
 
 @dataclass(slots=True)
 class Search:
-    """What came of it."""
+    """Result of a search."""
 
     pairs: list[Pair] = field(default_factory=list)
-    """Those of before, and the new ones behind them."""
+    """Earlier pairs, followed by the new ones."""
     passes: int = 0
-    """Over the span, those that are not measured included."""
+    """Passes over the span, including those that are not measured."""
     interrupted: bool = False
 
 
 def passes_at_most(sizes: int, rule: Rule) -> int:
-    """The most passes over the span that a search makes."""
+    """Maximum number of passes over the span in a search."""
     return len(_FIRST_WARM_UP) + (sizes - 1) * len(_WARM_UP) + 2 * sizes * rule.max_repetitions
 
 
@@ -69,13 +69,13 @@ def search(
     progress: ProgressSink,
     keep: Callable[[Search], None],
 ) -> Search:
-    """Measure pair after pair until nothing is left to find; `keep` gets what there is after each.
+    """Measure pair after pair until the search is complete; `keep` gets all pairs after each.
 
     Before the first pair of a size the span is written at random at that size without being measured, and at
-    the first size once more both ways: each measured pass then writes over what the other order left. A drive
-    mapped by page has the same to collect after both (without that, a first sequential pass looks up to 29 %
-    faster), and log blocks that smaller writes had filled are merged. KeyboardInterrupt ends the search with
-    what was measured; other exceptions pass.
+    the first size once more in both orders: each measured pass then overwrites the data of the other order. A
+    page-mapped drive has the same GC after both (without this, a first sequential pass seems up to 29 %
+    faster), and log blocks filled by smaller writes are merged. KeyboardInterrupt ends the search with the
+    measured pairs; other exceptions are passed on.
     """
     found = Search(list(before))
     last: int | None = None
@@ -116,15 +116,15 @@ def _write(writer: PassWriter, order: Order, size: int, found: Search) -> float:
     return writer.write_pass(order, size, found.passes)
 
 
-# Finding a target's optimal write size from beginning to end: look, ask, say what is written, measure, keep.
+# Finding a target's optimal write size: check, confirm, announce the writes, measure, store.
 
 DEFAULT_BYTES = 1 << 30
-"""Section IV.A: uses up all log blocks."""
+"""Section IV.A: uses all log blocks."""
 DEFAULT_LOW_BYTES = 8 << 10
 DEFAULT_HIGH_BYTES = 32 << 20
 DEFAULT_RULE = Rule()
 LEAST_REQUESTS = 16
-"""Of the largest size in a pass: fewer are hardly in random order."""
+"""Minimum requests of the largest size in a pass: fewer are hardly in random order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Request:
     """Options of the user."""
 
     target: str
-    """A drive's specification where it is emulated in virtual time."""
+    """The specification of a drive that is emulated in virtual time."""
     span_bytes: int = DEFAULT_BYTES
     low_bytes: int = DEFAULT_LOW_BYTES
     high_bytes: int = DEFAULT_HIGH_BYTES
@@ -144,8 +144,8 @@ class Request:
 
 
 def check_sizes(request: Request) -> None:
-    """Raise UserError unless sizes double from the lowest to the highest, and passes hold enough of the
-    latter."""
+    """Raise UserError unless sizes double from the lowest to the highest, and passes have enough requests of
+    the latter."""
     low, high = format_bytes_exact(request.low_bytes), format_bytes_exact(request.high_bytes)
     try:
         doubled_sizes(request.low_bytes, request.high_bytes)
@@ -162,7 +162,7 @@ def check_sizes(request: Request) -> None:
 
 
 def find_on_emulated(request: Request, progress: ProgressSink) -> Measured[WriteSizeRecord]:
-    """Search on an emulated drive in virtual time; nothing is kept. Raises UserError."""
+    """Search on an emulated drive in virtual time; nothing is stored. Raises UserError."""
     check_sizes(request)
     drive = EmulatedDrive(request.target, request.span_bytes, request.seed)
     identity = Identity(
@@ -179,9 +179,9 @@ def find_on_emulated(request: Request, progress: ProgressSink) -> Measured[Write
 def find_on_target(
     request: Request, around: IdentitySources, store: WriteSizeStore, progress: ProgressSink
 ) -> Measured[WriteSizeRecord]:
-    """Search on a target with fio; what was measured is kept in `store` after every pair.
+    """Search on a target with fio; measurements are stored in `store` after every pair.
 
-    Raises UserError for what cannot be measured, before anything is touched, and when fio fails.
+    Raises UserError if it cannot be measured, before anything is changed, and if fio fails.
     """
     check_sizes(request)
     with writable_span(request, around, progress) as span:
@@ -197,9 +197,9 @@ def find_on_target(
 
 @contextmanager
 def writable_span(request: Request, around: IdentitySources, progress: ProgressSink) -> Iterator[Span]:
-    """The beginning of a target that may be overwritten; a file made there is removed in the end.
+    """The beginning of a target that may be overwritten; a file created there is removed at the end.
 
-    Raises UserError for what must not be or cannot be written, before anything is touched.
+    Raises UserError if it must not or cannot be written, before anything is changed.
     """
     target = find_target(request.target)
     _check_target(request, target)
@@ -212,7 +212,7 @@ def writable_span(request: Request, around: IdentitySources, progress: ProgressS
 
 
 def prepare_writes(span: Span, most_bytes: int, progress: ProgressSink) -> int:
-    """Say how much will be written at most, and make the file that is to be; returns what that wrote."""
+    """Announce how much will be written at most, and create a missing file; returns the bytes written."""
     progress.note(
         f"{span.target.given} will be overwritten: {numbers.size(most_bytes)} ({most_bytes} bytes) are "
         "written at most"
@@ -245,7 +245,7 @@ def _check_target(request: Request, target: Target) -> None:
 def _begin(
     request: Request, store: WriteSizeStore, identity: Identity, progress: ProgressSink
 ) -> WriteSizeRecord:
-    """The stored search to continue with, or an empty one. Raises UserError for one measured otherwise."""
+    """The stored search to continue, or an empty one. Raises UserError for one with other settings."""
     empty = _empty(request, identity)
     before = store.begin(empty, request.fresh, progress)
     if before is None:
@@ -318,12 +318,12 @@ _QUEUE_DEPTH = 1
 
 
 class EmulatedDrive:
-    """A PassWriter: an emulated drive, written all over before, in virtual time. EMULATED."""
+    """A PassWriter: an emulated drive in virtual time, which was written completely before. EMULATED."""
 
     def __init__(self, spec: str, span_bytes: int, seed: int = 1) -> None:
         """`spec`: a name of `PAPER_DRIVES`, or keys of `slo-ctl replay --device`.
 
-        Raises UserError for an impossible drive, and one that is smaller than the span.
+        Raises UserError for an impossible drive, and for one that is smaller than the span.
         """
         plan = plan_whole(
             PAPER_DRIVES.get(spec, spec),
@@ -342,7 +342,7 @@ class EmulatedDrive:
             )
         self.spec = PAPER_DRIVES.get(spec, spec)
         self.block_bytes = plan.config.block_pages * plan.config.page_bytes
-        """A clustered block: what the search should find where blocks are merged."""
+        """A clustered block: the size that the search should find if blocks are merged."""
         self._span_bytes = span_bytes
         self._seed = seed
         self._device: Device
@@ -359,7 +359,7 @@ class EmulatedDrive:
         return self._device.counters(self._tenant).host_page_writes
 
     def write_pass(self, order: Order, request_bytes: int, number: int) -> float:
-        """Write every request of the span once, one after the other's end; returns bytes/s."""
+        """Write every request of the span once, each after the end of the previous one; returns bytes/s."""
         offsets = self._offsets(order, request_bytes, number)
         begun_ns = self._device.now_ns
         self._device.open_queue(self._tenant, _QUEUE_DEPTH)

@@ -158,11 +158,11 @@ class Figure:
     """`fast15:8`."""
     title: str
     shows: str
-    """What the paper shows."""
+    """Content of the paper's figure."""
     ours: str
-    """What replaces its devices and workloads in our experiment."""
+    """Replacements for its devices and workloads in our experiment."""
     labels: tuple[str, ...]
-    """What is not real: emulated, synthetic, modelled."""
+    """Parts that are not real: emulated, synthetic, modelled."""
     run: Callable[[Trial], list[Panel]] | None
     """None if the paper describes its set-up and nothing can be measured."""
     rules: tuple[Rule, ...] = ()

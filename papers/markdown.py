@@ -97,10 +97,10 @@ def _made_of(figure: FigureOutcome) -> Iterator[str]:
 
 
 def _rules(figure: FigureOutcome) -> Iterator[str]:
-    """Those about one statement together, where its first one is; a reason where it is first needed."""
+    """Rules about one statement together, at the position of the first; a reason where it is first needed."""
     by_statement: dict[object, list[RuleOutcome]] = {}
     for place, rule in enumerate(figure.rules):
-        # One that demonstrates a reason stays behind it.
+        # A rule that demonstrates a reason stays behind it.
         statement = place if rule.paper.startswith("(demonstrates") else rule.paper
         by_statement.setdefault(statement, []).append(rule)
     reasons: set[str] = set()

@@ -1,4 +1,4 @@
-"""The manual page slo-ctl.toml(5), from docs/configuration.md on standard input."""
+"""Generates the manual page slo-ctl.toml(5) from docs/configuration.md on standard input."""
 
 from __future__ import annotations
 

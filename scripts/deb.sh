@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the Debian package of this tree into dist/ (DEB_DIR), for Debian 13 and later, or with DEB_FOR=NAME for another
-# release in debian/releases. Needs what `make setup` makes, debhelper, and the package index for Python packages that
+# release in debian/releases. Needs the results of `make setup`, debhelper, and the package index for Python packages that
 # the release lacks.
 # Exit codes: 0 built, 1 a step failed, 2 something has to be installed first.
 set -Eeuo pipefail
@@ -21,19 +21,19 @@ if [ "$DEB_FOR" != trixie ]; then
         say "DEB_FOR=$DEB_FOR: known are trixie, $(sed -n 's/^\([a-z]\+\) .*/\1/p' debian/releases | paste -sd ,)"
         exit 2
     }
-    # Not from the distribution what is bundled; its compiled parts are of one version of Python.
+    # Bundled packages are removed from the dependencies; their compiled parts require one version of Python.
     mkdir -p build
     CONTROL=$PWD/build/control-$DEB_FOR
     sed "s/^ python3 (>= .*/ python3 (>= $PYTHON_VERSION), python3 (<< 3.$((${PYTHON_VERSION#3.} + 1))), libstdc++6,/" debian/control \
         >"$CONTROL"
     for name in $bundled; do sed -i "/^ python3-$name (/d" "$CONTROL"; done
-    # No comma after the last one.
+    # No comma after the last dependency.
     sed -i '/^Depends:/,/^Recommends:/{:a;N;/\nRecommends:/!ba;s/,\nRecommends:/\nRecommends:/}' "$CONTROL"
     export PYTHON_VERSION SUFFIX VENDOR="$bundled${VENDOR:+ $VENDOR}"
 fi
 export CONTROL
 
-# debhelper works in debian/: one build at a time.
+# debhelper works in debian/, so builds must not run in parallel.
 mkdir -p build "${DEB_DIR:=dist}"
 exec 9>build/deb.lock
 flock 9

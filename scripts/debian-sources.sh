@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints apt's sources of a release of Debian or Ubuntu, one a line, at the mirrors that this machine's apt has for its own
-# Debian, or at SLO_CTL_DEBIAN_MIRROR or SLO_CTL_UBUNTU_MIRROR. A mirror of Debian may have Ubuntu beside it.
+# Prints apt's sources of a release of Debian or Ubuntu, one per line, with the mirrors of this machine's apt for its own
+# Debian, or SLO_CTL_DEBIAN_MIRROR or SLO_CTL_UBUNTU_MIRROR. A mirror of Debian may also have Ubuntu.
 #   scripts/debian-sources.sh trixie|bookworm|noble
 # Exit codes: 0 printed, 2 no mirror is known.
 set -euo pipefail
@@ -9,7 +9,7 @@ suite=$1
 # shellcheck disable=SC1091 # of this machine
 codename=$(. /etc/os-release && [ "$ID" = debian ] && echo "$VERSION_CODENAME") || codename=
 
-mirror() { # mirror '' or -security: of this machine's Debian
+mirror() { # mirror '' or -security: that of this machine's Debian
     # shellcheck disable=SC2016 # apt-get fills $(...) in
     [ -z "$codename" ] || apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' |
         sed -n "s/ $codename$1 main\$//p" | head -n 1
@@ -26,7 +26,7 @@ ubuntu() {
         rm -f "$probe"
     fi
     [ -n "$uri" ] || return 0
-    # Debian releases differ in whether they have Ubuntu's keys. The root is for tests and is thrown away.
+    # Not all Debian releases have Ubuntu's keys. The root is temporary and only for tests.
     [ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ] || trusted="[trusted=yes] "
     for each in "$suite" "$suite-updates" "$suite-security"; do echo "deb $trusted$uri $each main universe"; done
 }

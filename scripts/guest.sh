@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What the VMs of the tests boot, into build/guest: the distribution's kernel (downloaded, not installed), its drivers
-# of virtio disks, and a static init that writes to its disk for ever (tests/real/disk_writer). Says what is missing.
+# Writes what VMs of the tests boot into build/guest: the distribution's kernel (downloaded, not installed), its drivers
+# of virtio disks, and a static init that writes to its disk endlessly (tests/real/disk_writer). Reports what is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly GUEST=build/guest
-# In the order in which they need each other.
+# In the order of their dependencies.
 readonly MODULES="virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk"
 
 die() { # die MESSAGE
@@ -44,13 +44,13 @@ fetch_kernel() {
     cp "$folder/root/boot/vmlinuz-$version" "$GUEST/vmlinuz.new"
     chmod 644 "$GUEST/vmlinuz.new"
     rm -rf "$folder"
-    mv "$GUEST/vmlinuz.new" "$GUEST/vmlinuz" # last: its being there says that the rest is
+    mv "$GUEST/vmlinuz.new" "$GUEST/vmlinuz" # last, so that its presence implies that of the rest
 }
 
 build_init() {
     local target
     target=$(rustc -vV | sed -n 's/^host: //p')
-    # With --target the flags are not those of build scripts and macros, which cannot be static.
+    # With --target the flags do not apply to build scripts and macros, which cannot be static.
     RUSTFLAGS="-C target-feature=+crt-static" \
         cargo build --release --target "$target" --target-dir target/guest -p disk-writer
     cp "target/guest/$target/release/disk-writer" "$GUEST/init"

@@ -2,17 +2,17 @@
 # Installs slo-ctl from this tree, or removes what an earlier run of it installed.
 #
 #   scripts/install.sh              below DESTDIR and PREFIX, see the variables
-#   scripts/install.sh --uninstall  everything the list of that installation names; configuration and state stay
+#   scripts/install.sh --uninstall  all files in the list of that installation; configuration and state stay
 #
-# DESTDIR         put in front of every path (for packages); nothing is asked of the running system then
+# DESTDIR         prefix of every path (for packages); the running system is then not used
 # PREFIX          /usr/local
 # SYSCONFDIR      /etc
-# PYTHON          interpreter that runs it (/usr/bin/python3); written into the program
-# PYTHON_VERSION  of that interpreter when it is not here to be asked, such as 3.13
-# VENDOR          Python packages to put beside it, "none", or "missing" (default): those that PYTHON lacks
+# PYTHON          interpreter that runs it (/usr/bin/python3); written into the installed program
+# PYTHON_VERSION  version of that interpreter, such as 3.13, if it is not on this machine
+# VENDOR          Python packages to bundle, "none", or "missing" (default): those that PYTHON lacks
 #
-# It needs what `make setup` makes. Everything is built before anything is copied.
-# Exit codes: 0 done, 1 a step failed, 2 a mistake in what was asked.
+# It needs the results of `make setup`. Everything is built before any file is copied.
+# Exit codes: 0 done, 1 a step failed, 2 a usage error.
 set -Eeuo pipefail
 trap 'say "stopped: \"$BASH_COMMAND\" failed (line $LINENO of scripts/install.sh)"' ERR
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -43,18 +43,18 @@ check_paths() {
     done
 }
 
-# --- what is installed ----------------------------------------------------------------------------------------
+# --- installed files -----------------------------------------------------------------------------------------
 
-# Our packages, their metadata, the compiled core and the server of devices, as the wheel has them.
+# Our packages, their metadata, the compiled core and the server of devices, as in the wheel.
 packages() { # packages STAGE
     local wheels=$work/wheels
-    # debhelper exports flags and SOURCE_DATE_EPOCH. Crates with C in them would be compiled again, and with them the
-    # server: what is installed is what was tested.
+    # debhelper exports compiler flags and SOURCE_DATE_EPOCH, with which crates that contain C, and with them the server,
+    # would be compiled again; the installed server must be the tested one.
     unset CFLAGS CPPFLAGS CXXFLAGS LDFLAGS
     scripts/wheel.sh "$wheels" >/dev/null
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-index \
         --target "$1$HOME_DIR" "$wheels"/slo_ctl-*.whl
-    # Of this machine and of pip, which is not to manage what is installed here.
+    # Files about this machine, and for pip, which must not manage this installation.
     rm -rf "${1:?}$HOME_DIR/bin" "$1$HOME_DIR"/slo_ctl-*.dist-info/{direct_url.json,INSTALLER,RECORD,REQUESTED,sboms}
 }
 
@@ -96,7 +96,7 @@ if wanted not in ([], ["missing"]):
 PY
 }
 
-# With what they need in turn, from the package index.
+# With their dependencies, from the package index.
 vendored() { # vendored STAGE
     local list target=$1$HOME_DIR/vendor
     list=$(to_vendor)
@@ -119,7 +119,7 @@ program() { # program STAGE
     chmod 755 "$1$PREFIX/bin/slo-ctl"
 }
 
-# Manual pages and completions are made from the command line itself.
+# Manual pages and completions are generated from the command line itself.
 pages_and_completions() { # pages_and_completions STAGE
     local share=$1$PREFIX/share ours=(.venv/bin/python -m slo_ctl.cli)
     mkdir -p "$share"/{man/man1,man/man5,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
@@ -130,7 +130,7 @@ pages_and_completions() { # pages_and_completions STAGE
     "${ours[@]}" completion fish >"$share/fish/vendor_completions.d/slo-ctl.fish"
 }
 
-# Units name the program by its path, which PREFIX changes.
+# Units contain the path of the program, which depends on PREFIX.
 for_system() { # for_system STAGE
     local lib=$1$PREFIX/lib file
     mkdir -p "$lib"/{systemd/system,sysusers.d,tmpfiles.d,sysctl.d,udev/rules.d} "$1$HOME_DIR"
@@ -148,7 +148,7 @@ for_system() { # for_system STAGE
     install -D -m 644 systemd/cgroup-latency.conf "$1$PREFIX/share/slo-ctl/systemd/cgroup-latency.conf"
 }
 
-# For a Prometheus, a Grafana and a Dask, wherever they run.
+# For Prometheus, Grafana and Dask on other hosts.
 for_other_hosts() { # for_other_hosts STAGE
     local share=$1$PREFIX/share/slo-ctl
     mkdir -p "$share"/{prometheus,grafana,dask}
@@ -166,7 +166,7 @@ texts() { # texts STAGE
     cp -r docs/screenshots "$doc/docs/"
 }
 
-stage() { # stage STAGE: all of the above, with modes that do not depend on the umask of who builds
+stage() { # stage STAGE: all of the above, with modes that do not depend on the umask
     packages "$1"
     vendored "$1"
     program "$1"
@@ -190,7 +190,7 @@ do_install() {
     work=$PWD/$work
     mkdir "$work/root"
     stage "$work/root"
-    [ ! -e "$DESTDIR$LIST" ] || remove_listed # files that an older version had and this one has not
+    [ ! -e "$DESTDIR$LIST" ] || remove_listed # files of an older version that this one does not have
     mkdir -p "$DESTDIR/"
     cp -dR --preserve=mode,timestamps "$work/root/." "$DESTDIR/"
     configuration
@@ -200,7 +200,7 @@ do_install() {
 
 configuration() {
     local there=$DESTDIR$SYSCONFDIR/slo-ctl/slo-ctl.toml
-    # Where libvirt looks for hooks. Ours does nothing without the daemon.
+    # The directory of libvirt's hooks. Our hook does nothing without the daemon.
     mkdir -p "$DESTDIR$SYSCONFDIR/libvirt/hooks/qemu.d"
     sed -e "s|@PYTHON@|$PYTHON|" etc/libvirt/slo-ctl.in >"$work/hook"
     install -m 755 "$work/hook" "$DESTDIR$HOOK"

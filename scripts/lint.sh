@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every linter, continues after a failure so that one run shows everything, and exits non-zero if any failed.
-# `make lint` sets up first; what could not be set up is named as skipped, with the reason.
+# Runs every linter, continues after a failure so that one run reports everything, and exits non-zero if any failed.
+# `make lint` sets up first; a linter that could not be installed is reported as skipped, with the reason.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 # shellcheck source=/dev/null
@@ -34,8 +34,8 @@ check "ruff check" .venv/bin/ruff check .
 check "ruff format" .venv/bin/ruff format --check .
 check "imports" .venv/bin/lint-imports --no-cache --no-logo
 check "mypy" .venv/bin/mypy
-# Tests that are no package import what lies beside them, some also what lies in tests/show. One run for each
-# folder: several have a conftest.
+# Tests that are not packages import modules of their folder, some also modules of tests/show. One run for each folder,
+# as several have a conftest.
 for tests in act api cli config drives nvme observe packaging papers profile record replay show slo traces; do
     check "mypy tests/$tests" env MYPYPATH="tests/$tests:tests/show:tests:scripts" .venv/bin/mypy "tests/$tests"
 done

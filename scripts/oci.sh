@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds an OCI image archive of this tree into dist/ (OCI_DIR): its Debian package in a minimal Debian 13, with what
-# replays and reports need. As root. Needs what `make deb` needs, mmdebstrap, umoci, a Debian mirror (that of apt, or
-# SLO_CTL_DEBIAN_MIRROR) and the package index for polars. DEB names a package that scripts/deb.sh built before.
+# Builds an OCI image archive of this tree into dist/ (OCI_DIR): its Debian package in a minimal Debian 13, with the
+# dependencies of replays and reports. As root. Needs what `make deb` needs, mmdebstrap, umoci, a Debian mirror (that of
+# apt, or SLO_CTL_DEBIAN_MIRROR) and the package index for polars. DEB names a package built by scripts/deb.sh.
 # Exit codes: 0 built, 1 a step failed, 2 something has to be installed first.
 set -Eeuo pipefail
 trap 'say "stopped: \"$BASH_COMMAND\" failed (line $LINENO of scripts/oci.sh); the log is in build/oci.log"' ERR
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly SUITE=trixie # Debian 13, for which the package is made
+readonly SUITE=trixie # the release for which the package is built
 say() { printf 'oci: %s\n' "$*" >&2; }
 
 missing=()
@@ -61,21 +61,21 @@ options=(--variant=essential --format=tar --include="$work/slo-ctl.deb"
     --aptopt='APT::Install-Recommends "false"' --dpkgopt=force-unsafe-io
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*'
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright')
-# A third of the size would be what matplotlib's fonttools depends on in Debian, and no plot uses, and others' tests.
-# Packages would compile theirs one by one, also what is excluded: py3compile must not be there.
+# matplotlib's fonttools depends on packages in Debian that no plot uses; with test suites they are a third of the size.
+# Packages would compile their modules one by one, including excluded ones, so py3compile must be missing.
 options+=(--dpkgopt='path-exclude=/usr/bin/py3compile')
 modules=/usr/lib/python3/dist-packages
 for unused in "$modules"/{scipy,sympy,mpmath} "$modules/*/tests" /usr/share/unicode; do
     options+=(--dpkgopt="path-exclude=$unused" --dpkgopt="path-exclude=$unused/*")
 done
-# How apt here reaches its mirror; mmdebstrap's apt reads none of the machine's configuration.
+# Settings with which apt here reaches its mirror: mmdebstrap's apt does not read the machine's own.
 if type -P apt-config >/dev/null; then
     while IFS= read -r line; do
         options+=(--aptopt="$line")
     done < <(apt-config dump Acquire::http::Proxy Acquire::https::Proxy)
 fi
-# Python compares a compiled file with the time of its source, which is not later than SOURCE_DATE_EPOCH in the archive:
-# what would not agree is compiled without that time. Nothing of the machine that builds stays.
+# Python compares a compiled file with the time of its source, which is at most SOURCE_DATE_EPOCH in the archive: files
+# that would not match are compiled without the time. No file of the build machine remains.
 export OCI_WORK=$work
 # shellcheck disable=SC2016 # mmdebstrap's shell sets $1
 quietly mmdebstrap "${options[@]}" \
@@ -100,7 +100,7 @@ quietly umoci config --image "$image" "${history[@]}" --created "$created" --arc
     --config.entrypoint slo-ctl --config.workingdir /data "${labels[@]/#/--config.label=org.opencontainers.image.}" \
     --config.env PATH=/usr/sbin:/usr/bin --config.env LANG=C.UTF-8 --config.env MPLCONFIGDIR=/tmp
 quietly umoci gc --layout "$layout"
-# The name that `podman load` gives it; umoci's own tags have no colon.
+# The name that `podman load` assigns; umoci's own tags have no colon.
 sed -i "s|\"org.opencontainers.image.ref.name\":\"new\"|\"org.opencontainers.image.ref.name\":\"slo-ctl:$version\"|" \
     "$layout/index.json"
 archive=$OCI_DIR/slo-ctl-$version-$architecture.oci.tar

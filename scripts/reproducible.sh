@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds the wheel with the server in it, and the Debian package, of the last commit twice, each in a directory of its own,
-# and fails if the bytes differ. Without debhelper, the wheel alone.
+# Builds the wheel with the server, and the Debian package, of the last commit twice, each in its own directory, and fails
+# if the bytes differ. Without debhelper, only the wheel.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=/dev/null
 . build/env.sh
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
-# Panics name source files: those of crates are below cargo's directory, which is the builder's.
+# Panic messages contain source file names: those of crates are below the cargo directory of the user who builds.
 RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
 export SOURCE_DATE_EPOCH RUSTFLAGS
 here=$PWD work=$PWD/build/reproducible

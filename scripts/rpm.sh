@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds an .rpm of this tree into dist/ (RPM_DIR), for Fedora 42 and later. Needs what `make setup` makes, rpmbuild,
-# and the package index for crates. STAGED names what `DESTDIR=... PREFIX=/usr scripts/install.sh` installed before.
+# Builds an .rpm of this tree into dist/ (RPM_DIR), for Fedora 42 and later. Needs the results of `make setup`, rpmbuild,
+# and the package index for crates. STAGED names a folder with `DESTDIR=... PREFIX=/usr scripts/install.sh` in it.
 # Exit codes: 0 built, 1 a step failed, 2 something has to be installed first.
 set -Eeuo pipefail
 trap 'say "stopped: \"$BASH_COMMAND\" failed (line $LINENO of scripts/rpm.sh); the log is in build/rpm.log"' ERR

@@ -1,9 +1,9 @@
-"""Write what a slo-ctl contains, its Python packages and Rust crates, as a bill of materials (CycloneDX 1.6).
+"""Write a bill of materials (CycloneDX 1.6) of slo-ctl: its Python packages and Rust crates.
 
     .venv/bin/python scripts/sbom.py build/slo-ctl.cdx.json
 
-Crates are those of Cargo.lock that the extension and the server are built from; packages are those that .venv
-has of `slo-ctl[host,replay]`. The same tree gives the same bytes.
+Crates are those of Cargo.lock in the extension and the server; packages are those of `slo-ctl[host,replay]`
+in .venv. The same tree gives the same bytes.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def python_packages() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def closure(roots: list[str], needs: dict[str, list[str]]) -> list[str]:
-    """The roots and all they need."""
+    """The roots and all of their dependencies."""
     found: dict[str, None] = {}
     todo = list(roots)
     while todo:
@@ -115,7 +115,7 @@ def depends(reference: str, needed: Any) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Write the file that is named."""
+    """Write the file given on the command line."""
     [target] = sys.argv[1:]
     (rust, rust_needs), (python, python_needs) = crates(), python_packages()
     program = next(component for component in python if component["name"] == "slo-ctl")

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Brings this tree to where `slo-ctl` runs: system packages, .venv, Python packages, the Rust core.
+# Prepares this tree so that `slo-ctl` runs: system packages, .venv, Python packages, the Rust core.
 #
-#   scripts/setup.sh          everything that running needs
-#   scripts/setup.sh --lint   and what the linters need
-#   scripts/setup.sh --real   and what serving devices and the tests need (fio, libvirt, guests, ...)
-#   V=1 scripts/setup.sh      with the output of every command (else it goes to build/setup.log)
+#   scripts/setup.sh          everything needed to run it
+#   scripts/setup.sh --lint   also the linters
+#   scripts/setup.sh --real   also programs for serving devices and for tests (fio, libvirt, guests, ...)
+#   V=1 scripts/setup.sh      show the output of every command (default: in build/setup.log)
 #
-# Every step keeps the key of what it was made from and is skipped while that key holds, so running this twice,
-# or from several makes at once, is cheap and safe. A key is written only after its step has ended well: an
-# interrupted set-up starts again at the step that was cut short.
-# Exit codes: 0 ready, 1 a step failed, 2 something has to be installed that this user may not install.
+# Every step stores a key of its inputs and is skipped while the key matches, so running this twice, or from several makes
+# at once, is cheap and safe. A key is written only after its step was successful: an interrupted set-up continues
+# with the interrupted step.
+# Exit codes: 0 ready, 1 a step failed, 2 a package is missing that this user may not install.
 set -Eeuo pipefail
 trap 'say "stopped: \"$BASH_COMMAND\" failed (line $LINENO of scripts/setup.sh)"' ERR
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly PYTHON_MINOR_MIN=11 RUST_MINOR_MIN=85
 readonly LOG=build/setup.log VENV_KEY=.venv/.made-for DEPS_KEY=.venv/.deps-key CORE_KEY=.venv/.core-key RUST_TESTS_KEY=target/.tests-key GUEST_KEY=build/guest/.key
-started=0       # set by the first step that does something: a set-up with nothing to do prints nothing
-lists_fresh=0   # package lists are fetched once a run
+started=0       # set by the first step that is not skipped: a set-up with nothing to do prints nothing
+lists_fresh=0   # package lists are fetched once per run
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
@@ -28,7 +28,7 @@ die() { # die CODE LINE...
     exit "$code"
 }
 
-# step TITLE COMMAND...: runs it quietly; a failure shows the end of the log.
+# step TITLE COMMAND...: runs it without output; a failure shows the end of the log.
 step() {
     local title=$1 begin=$SECONDS code=0
     shift
@@ -65,15 +65,15 @@ holds() { [ -f "$1" ] && [ "$(<"$1")" = "$2" ]; } # holds KEYFILE KEY
 
 can_apt() { is_root && has apt-get; }
 
-# A package manager may be at work beside us (unattended upgrades on a fresh machine): wait for its locks.
-# Installing waits by itself; fetching the lists does not, so that is tried again.
+# Another package manager may be running (unattended upgrades on a fresh machine): wait for its locks.
+# Installing waits by itself; fetching the lists does not, so it is retried.
 apt_update() {
     local attempt
     for attempt in 1 2 3 4 5 6; do
         apt-get update && return
         sleep $((attempt * 2))
     done
-    # Stale lists may still do: what is missing then shows when installing.
+    # Stale lists may suffice; otherwise installing fails.
     echo "apt-get update failed; continuing with the lists there are"
 }
 
@@ -82,12 +82,12 @@ fresh_lists() {
     lists_fresh=1
 }
 
-apt_install() { # the lock's descriptor is closed lest a service that a package starts keeps it
+apt_install() { # the lock's descriptor is closed, so that services started by packages do not keep it
     DEBIAN_FRONTEND=noninteractive \
         apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends "$@" 9>&-
 }
 
-# The version apt would install, empty when there is none.
+# The version that apt would install; empty if there is none.
 candidate() {
     has apt-cache || return 0
     LC_ALL=C apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: *//p' | grep -v '(none)' || true
@@ -101,7 +101,7 @@ version_ok() { # version_ok 1.96.0+dfsg1 1.85
 
 python_ok() { "$1" -c "import sys; sys.exit(sys.version_info < (3, $PYTHON_MINOR_MIN))" >/dev/null 2>&1; }
 
-# Sets PYTHON, preferring one that can make a virtual environment (Debian keeps ensurepip in a package of its own).
+# Sets PYTHON, preferring one that can create a virtual environment (Debian has ensurepip in a separate package).
 find_python() {
     local name spare=
     PYTHON=
@@ -119,7 +119,7 @@ find_python() {
 
 python_packages() {
     local name
-    if [ -n "$PYTHON" ]; then # a Python that lacks nothing but venv
+    if [ -n "$PYTHON" ]; then # a Python that lacks only venv
         echo "python$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"
         return
     fi
@@ -138,7 +138,7 @@ python_packages() {
 
 # --- Rust -----------------------------------------------------------------------------------------------------
 
-rust_in() { # rust_in DIRECTORY: a working cargo and a rustc new enough
+rust_in() { # rust_in DIRECTORY: a working cargo and a rustc that is new enough
     local version
     [ -x "$1/cargo" ] && [ -x "$1/rustc" ] || return 1
     "$1/cargo" --version >/dev/null 2>&1 || return 1
@@ -146,7 +146,7 @@ rust_in() { # rust_in DIRECTORY: a working cargo and a rustc new enough
     version_ok "$version" "1.$RUST_MINOR_MIN"
 }
 
-# Puts the first usable tool chain in front of PATH. Ubuntu's versioned packages live outside PATH.
+# Puts the first usable toolchain first on PATH. Ubuntu's versioned packages are not on PATH.
 find_rust() {
     local dir
     RUST_DIR=
@@ -165,7 +165,7 @@ find_rust() {
     return 1
 }
 
-# Debian 12 carries a current Rust as rustc-web (made for its browsers), Ubuntu as rustc-1.NN.
+# Debian 12 has a current Rust as rustc-web (for its browsers), Ubuntu as rustc-1.NN.
 rust_packages() {
     local flavour newest
     for flavour in '' -web; do
@@ -180,13 +180,13 @@ rust_packages() {
         return
     fi
     case $(sed -n 's/^\(ID\|VERSION_ID\)=//p' /etc/os-release 2>/dev/null | tr -d '"' | sort -r | xargs) in
-        "debian 12") echo rustc-web cargo-web ;; # known here too, for a user who cannot fetch the package lists
+        "debian 12") echo rustc-web cargo-web ;; # also known here, for a user who cannot fetch the package lists
         "ubuntu 22.04" | "ubuntu 24.04") echo rustc-1.91 cargo-1.91 ;;
         *) echo rustc cargo ;;
     esac
 }
 
-# The linters of the very compiler in use; empty when it did not come from a package.
+# The linters of the compiler in use; empty if it is not from a package.
 rust_lint_packages() {
     local owner
     owner=$(dpkg-query -S "$(readlink -f "$(type -P rustc)")" 2>/dev/null | cut -d : -f 1) || return 0
@@ -198,9 +198,9 @@ rust_lint_packages() {
 
 links_c() { printf 'int main(void) { return 0; }\n' | cc -x c -o /dev/null - >/dev/null 2>&1; }
 
-# --- what the system has to have ------------------------------------------------------------------------------
+# --- required system packages ---------------------------------------------------------------------------------
 
-# Sets MISSING to the packages without which nothing works.
+# Sets MISSING to the packages that are required in any case.
 look_for_missing() {
     MISSING=()
     venv_ok || find_python || read -ra MISSING < <(python_packages)
@@ -208,7 +208,7 @@ look_for_missing() {
     find_rust || read -ra rust < <(rust_packages)
     MISSING+=("${rust[@]}")
     links_c || MISSING+=(gcc libc6-dev)
-    # cargo checks its registry's certificate against the system's list (pip brings its own).
+    # cargo checks the certificate of its registry with the system's list (pip has its own).
     [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -n "${SSL_CERT_FILE:-}" ] || ! has apt-get ||
         MISSING+=(ca-certificates)
 }
@@ -230,7 +230,7 @@ system() {
     [ "${#MISSING[@]}" != 0 ] || return 0
     can_apt || tell_missing
     fresh_lists
-    look_for_missing # which package carries a new enough Rust shows only in fresh lists
+    look_for_missing # only fresh lists show which package has a Rust that is new enough
     step "installing ${MISSING[*]}" apt_install "${MISSING[@]}"
     look_for_missing
     [ "${#MISSING[@]}" = 0 ] || tell_missing
@@ -243,7 +243,7 @@ lint_tools() {
     fi
     has shellcheck || packages+=(shellcheck)
     [ "${#packages[@]}" != 0 ] || return 0
-    # Without these scripts/lint.sh says which linter it skips; that is not a reason to stop here.
+    # Without these packages scripts/lint.sh reports which linter it skips; that is no reason to stop here.
     if ! can_apt; then
         ! has apt-get || say "for every linter: sudo apt-get install -y --no-install-recommends ${packages[*]}"
         return 0
@@ -252,7 +252,7 @@ lint_tools() {
     step "installing ${packages[*]}" apt_install_if_there "${packages[@]}"
 }
 
-# Clients of what is served, which tests run, which say so when they skip for want of one.
+# Client programs for served devices, for tests; the tests are skipped, with a reason, if one is missing.
 readonly REAL_PROGRAMS="nbdinfo=libnbd-bin nbdfuse=libnbd-bin fio=fio qemu-io=qemu-utils cgexec=cgroup-tools nvme=nvme-cli \
 libvirtd=libvirt-daemon-system qemu-system-x86_64=qemu-system-x86 mpirun=openmpi-bin ip=iproute2 mkfs.xfs=xfsprogs \
 systemd-analyze=systemd dh=debhelper lintian=lintian rpmbuild=rpm mmdebstrap=mmdebstrap \
@@ -262,7 +262,7 @@ real_tools() {
     local pair package packages=()
     for pair in $REAL_PROGRAMS; do
         package=${pair#*=}
-        # Two programs may be of one package.
+        # Two programs may be in one package.
         has "${pair%=*}" || [[ " ${packages[*]} " == *" $package "* ]] || packages+=("$package")
     done
     [ "${#packages[@]}" != 0 ] || return 0
@@ -278,15 +278,15 @@ apt_install_if_there() {
     apt_install "$@" || echo "not installable here: $*"
 }
 
-# The browser that the test of the page runs; installed apart from the others, as not every distribution has it.
+# The browser for tests of the page; installed separately, as not every distribution has it.
 browser() {
     ! { has chromium-headless-shell || has chromium; } && can_apt || return 0
     fresh_lists
     step "installing chromium-headless-shell" apt_install_if_there chromium-headless-shell
 }
 
-# Prometheus and its promtool, which the tests of metrics and alerts run. Unpacked and not installed: Debian's package would
-# start a server that listens on all addresses. The tests say so when they skip for want of it.
+# Prometheus and promtool for tests of metrics and alerts. Unpacked and not installed: Debian's package would start a
+# server that listens on all addresses. The tests are skipped, with a reason, if it is missing.
 prometheus_programs() {
     ! { has promtool && has prometheus; } && [ ! -x build/prometheus/promtool ] && has apt-get || return 0
     ! can_apt || fresh_lists
@@ -306,8 +306,8 @@ prometheus_if_possible() {
     fi
 }
 
-# Ansible and its linter, which the tests of the role run; apart from .venv, as slo-ctl needs none of their packages. The
-# tests say so when they skip for want of it.
+# Ansible and its linter for tests of the role; not in .venv, as slo-ctl needs none of their packages. The tests are
+# skipped, with a reason, if it is missing.
 ansible_programs() {
     ! { has ansible-playbook && has ansible-lint; } && [ ! -x build/ansible/bin/ansible-lint ] || return 0
     step "installing Ansible for the tests of the role" ansible_if_possible
@@ -321,8 +321,8 @@ ansible_if_possible() {
     fi
 }
 
-# bpftrace, which the tests of latencies of cgroups run. Debian 12 has one that is too old: there, Debian 13's is unpacked and
-# not installed. The tests say so when they skip for want of it.
+# bpftrace for tests of latencies of cgroups. Debian 12's is too old: there, Debian 13's is unpacked and not installed.
+# The tests are skipped, with a reason, if it is missing.
 readonly BPFTRACE_MIN=0.19
 bpftrace_program() {
     local found
@@ -341,7 +341,7 @@ bpftrace_if_possible() {
     PYTHONPATH=.:tests/real .venv/bin/python -m newer_bpftrace || echo "tests that need bpftrace are skipped here"
 }
 
-# The extra `host`: it is built here, against the system's libvirt. Its tests say so when they skip for want of it.
+# The extra `host`, built against the system's libvirt. Its tests are skipped, with a reason, if it is missing.
 libvirt_python() {
     local packages=() host
     ! .venv/bin/python -c 'import libvirt' >/dev/null 2>&1 || return 0
@@ -361,7 +361,7 @@ print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependenc
     step "installing $host into .venv" pip_install_if_possible "$host"
 }
 
-# The extra `mpi`: it has to suit the system's Open MPI. Its tests say so when they skip for want of it.
+# The extra `mpi`, which must match the system's Open MPI. Its tests are skipped, with a reason, if it is missing.
 mpi_python() {
     local mpi
     has mpirun || return 0
@@ -379,7 +379,7 @@ print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependenc
     step "installing $mpi into .venv" pip_install_if_possible "$mpi"
 }
 
-# The extra `dask`. Its tests say so when they skip for want of it.
+# The extra `dask`. Its tests are skipped, with a reason, if it is missing.
 dask_python() {
     local dask
     ! .venv/bin/python -c 'import distributed' >/dev/null 2>&1 || return 0
@@ -394,7 +394,7 @@ pip_install_if_possible() {
 
 guest_key() { { cat scripts/guest.sh; find tests/real/disk_writer -type f -print0 | sort -z | xargs -0 cat; } | hash_of; }
 
-# What VMs of the tests boot. Its tests say so when they skip for want of it.
+# Kernel and initrd of test VMs. Their tests are skipped, with a reason, if they are missing.
 guest() {
     local key
     key=$(guest_key)
@@ -408,7 +408,7 @@ guest_if_possible() {
     scripts/guest.sh || echo "no VMs can be booted here"
 }
 
-# The KVM host of the tests, itself a VM. They say so when they skip for want of it.
+# The KVM host of the tests, itself a VM. The tests are skipped, with a reason, if it is missing.
 guest_host() {
     ! scripts/guest-host.sh ready || return 0
     step "building the guest that tests take for a KVM host (a minute or more)" guest_host_if_possible
@@ -420,7 +420,7 @@ guest_host_if_possible() {
 
 # --- .venv ----------------------------------------------------------------------------------------------------
 
-# Scripts in a virtual environment name its place: a tree that was moved or copied needs a new one.
+# Scripts in a virtual environment contain its path: a tree that was moved or copied needs a new one.
 venv_ok() {
     python_ok .venv/bin/python && .venv/bin/python -c 'import pip' >/dev/null 2>&1 &&
         { [ ! -e "$VENV_KEY" ] || holds "$VENV_KEY" "$PWD"; }
@@ -450,7 +450,7 @@ print(*project["dependencies"], *extras["replay"], *extras["dev"], sep="\n")
 PY
 }
 
-# In the versions of constraints.txt (`make lock`), so that every machine has the same.
+# With the versions of constraints.txt (`make lock`), so that all machines have the same.
 python_deps() {
     local list key
     list=$(requirements)
@@ -481,14 +481,14 @@ core_there() {
 
 core() {
     local key
-    key=$(core_key) # before building: a source changed meanwhile has to count as changed
+    key=$(core_key) # before building, so that a source changed meanwhile counts as changed
     core_there && holds "$CORE_KEY" "$key" && return
     step "building the Rust core (release)" .venv/bin/maturin develop --release --strip
     step "building the server of devices" cargo build --release --target-dir target -p ftl-serve
     printf '%s\n' "$key" >"$CORE_KEY"
 }
 
-# What scripts/test.sh runs, compiled. The crate of the Python extension has no tests of its own, see there.
+# Compiles the tests for scripts/test.sh. The crate of the Python extension has no tests, see there.
 rust_tests() {
     local key
     key=$({
@@ -503,7 +503,7 @@ rust_tests() {
     printf '%s\n' "$key" >"$RUST_TESTS_KEY"
 }
 
-# What every command of ours runs under; sourced by make. An environment active in the user's shell must not leak in.
+# The environment of all our commands, sourced by make. An environment active in the user's shell must not affect it.
 write_env() {
     local text
     text="$(

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Tests what a user meets first with other versions of the Python packages than those of constraints.txt.
+# Tests of the user interface with versions of the Python packages other than those of constraints.txt.
 #   scripts/test-versions.sh [lowest|newest]...     default: both; the environments are in build/versions
-# lowest: of what pyproject.toml names, the lowest versions that it allows. typer had no click of its own then; with it
-# goes one of that time, as in Debian 13.
+# lowest: the lowest versions that pyproject.toml permits. typer had no click of its own then, so a click of that time is
+# installed, as in Debian 13.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=/dev/null

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# cargo test, then pytest: in several processes, or in one with the arguments that are given.
-#   scripts/test.sh [--quick] [PYTEST ARGUMENT...]     --quick leaves out the tests that boot a guest
+# cargo test, then pytest: in several processes, or in one if arguments are given.
+#   scripts/test.sh [--quick] [PYTEST ARGUMENT...]     --quick skips the tests that boot a guest
 #   scripts/test.sh --compile                          compiles what cargo test runs
 # pytest comes last so that its closing line ends the output. It runs three times:
-# - Tests that only compute, at a low priority in the time that the other two leave. What they print comes at the end.
-# - Tests that boot a guest, before all that follow, as an emulated CPU must not wait long for a real one. It is busy for
-#   about two thirds of the time, so that there is a guest more than CPUs.
-# - The others. Most of them wait for devices and daemons more than they compute, so that there are more processes than CPUs.
+# - Tests that only compute, at low priority in parallel to the other two. Their output is printed at the end.
+# - Tests that boot a guest, before all others, as an emulated CPU must not wait long for a real one. A guest is busy for
+#   about two thirds of the time, so there is one guest more than CPUs.
+# - The others. Most of them wait for devices and daemons more than they compute, so there are more processes than CPUs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=/dev/null
 . build/env.sh
 
-# The Python extension leaves Python's symbols for the interpreter to resolve, so a test binary of that crate
-# could not be linked without libpython; what it does is tested from Python.
+# The Python extension leaves Python's symbols for the interpreter to resolve, so that a test binary of that crate could
+# not be linked without libpython; it is tested from Python.
 extension=$(sed -n 's/^name *= *"\(.*\)"/\1/p' ftl_emul/python/Cargo.toml | head -n 1)
 # The same examples in each run, as in tests/conftest.py.
 [ -n "${SLO_CTL_EXAMPLES:-}" ] || export PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-0}"
@@ -52,13 +52,13 @@ if [ $# != 0 ]; then
     pytest ${quick:+-m 'not guest'} "$@"
     exit
 fi
-# For what each run would make again, such as the Debian package.
+# For files that the runs share, such as the Debian package.
 SLO_CTL_TEST_FOLDER=$(mktemp -d)
 computing_pid=
-# Ctrl-C does not reach what runs in the background.
+# Ctrl-C does not reach background processes.
 trap 'rm -rf "$SLO_CTL_TEST_FOLDER"; [ -z "$computing_pid" ] || kill "$computing_pid" 2>/dev/null || true' EXIT
 export SLO_CTL_TEST_FOLDER
-# Else each of many processes compiles all tests and all of slo-ctl again.
+# With it, each process would compile all tests and all of slo-ctl again.
 unset PYTHONDONTWRITEBYTECODE
 status=0
 parallel=(--dist loadgroup --no-loadscope-reorder --numprocesses)
@@ -69,7 +69,7 @@ rm -f build/test-durations.txt
 nice -n 10 .venv/bin/python -m pytest -q "${computing[@]}" "${parallel[@]}" "$(nproc)" >build/computing-tests.log 2>&1 &
 computing_pid=$!
 if [ -z "$quick" ]; then
-    # Compiles the other tests once, instead of in each of their processes, while guests boot.
+    # Compiles the other tests once while guests boot, instead of in each of their processes.
     pytest --collect-only -p no:cacheprovider "${others[@]}" >/dev/null 2>&1 &
     pytest "$guests" "${parallel[@]}" $(($(nproc) + 1)) || status=$?
     [ "$status" = 0 ] || echo "tests of guests failed, see above; the other tests follow"

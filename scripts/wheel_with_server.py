@@ -1,7 +1,7 @@
 """Adds the server of devices to the wheel that maturin has built: WHEEL PROGRAM DIR.
 
-Maturin builds the Python extension alone. Every command that runs from the source tree would take a program
-next to it for the current build, so it is put into the finished wheel. Prints the path of the new wheel.
+Maturin builds only the Python extension. Every command in the source tree would use a program next to it as
+the current build, so it is added to the finished wheel. Prints the path of the new wheel.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def with_server(wheel: Path, program: Path, folder: Path) -> Path:
     """Write the wheel with the program in it, and with the tag of both."""
     content = program.read_bytes()
     distribution, version, tag = wheel.stem.split("-", 2)
-    # Of several platforms with dots between, the first: an alias such as manylinux2014 promises too much.
+    # Of several platforms separated by dots, the first: an alias such as manylinux2014 promises too much.
     new_tag = platform_tag(tag.partition(".")[0], oldest_glibc(content))
     result = folder / f"{distribution}-{version}-{new_tag}.whl"
     info = f"{distribution}-{version}.dist-info"

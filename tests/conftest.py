@@ -1,4 +1,4 @@
-"""What holds for all tests: order, how several processes share them, and how long each of them took."""
+"""Rules for all tests: order, distribution over processes, and recording of their durations."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from xdist.scheduler import LoadScopeScheduling
 
 _HERE = Path(__file__).parent
 _IN_FILES = ("real/guest", "real", "packaging")
-"""Folders whose tests share servers, VMs and packages of their file."""
+"""Folders in which the tests of a file share servers, VMs and packages."""
 _GROUP = re.compile(r"^(GROUP|GUEST) = \"?(.*?)\"?$", re.MULTILINE)
 _GUEST = "guest "
 _RECORDED = _HERE / "durations.txt"
 _MEASURED = _HERE.parent / "build" / "test-durations.txt"
-"""Written by each complete run; a copy of it replaces `_RECORDED` when the order is no longer good."""
+"""Written by each complete run; copy it to `_RECORDED` when the order is out of date."""
 _LEAST_RECORDED_S = 3.0
 
-# Other work on the machine must not fail a test, and what passed passes again if nothing is changed: each run
-# has the same examples, unless a number of them is asked for. Tests that need other numbers say so.
+# Other work on the machine must not fail a test, and results must be reproducible: each run tries the same
+# examples, unless a number of examples is requested. Tests that need another number set it themselves.
 _EXAMPLES = os.environ.get("SLO_CTL_EXAMPLES")
 settings.register_profile(
     "slo-ctl", deadline=None, max_examples=int(_EXAMPLES or 40), derandomize=_EXAMPLES is None
 )
 settings.load_profile("slo-ctl")
 
-# A shell has what it starts in the background ignore Ctrl-C, and so would all that tests start and interrupt.
+# Shells start background jobs with SIGINT ignored, which programs started by tests would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Groups(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives a process whole groups of tests, one after the other, for `--dist loadgroup`.
+    """Assign whole groups of tests to a process, which runs them sequentially, for `--dist loadgroup`.
 
-    In `_IN_FILES` a file is a group. Files that share something of the machine say the same `GROUP = "..."`,
-    those that share a guest the same `GUEST`. Any other test is a group of its own.
+    In `_IN_FILES` a file is a group. Files that share a resource of the machine have the same
+    `GROUP = "..."`, those that share a guest the same `GUEST`. Any other test is its own group.
     """
 
-    # Not by marks, which pytest-xdist 3.8 does not see under pytest 9.2.
+    # Not by marks, which pytest-xdist 3.8 does not see with pytest 9.2.
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
 
 
 def group_of(nodeid: str) -> str:
-    """What its tests run one after the other with; of one that has no group its own name."""
+    """The group of a test; its own name if it has no group."""
     path = nodeid.partition("::")[0].removeprefix(f"{_HERE.name}/")
     return _group_of_file(path) if path.rpartition("/")[0] in _IN_FILES else nodeid
 
@@ -67,20 +67,20 @@ def _group_of_file(path: str) -> str:
 
 @cache
 def _recorded_s() -> dict[str, float]:
-    """How long groups took, from lines such as `61 real/test_three_vms.py`."""
+    """Durations of groups, from lines such as `61 real/test_three_vms.py`."""
     lines = _RECORDED.read_text(encoding="utf-8").splitlines()
     words = (line.split(maxsplit=1) for line in lines if not line.startswith("#"))
     return {group: float(seconds) for seconds, group in words}
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups | None:
-    """Ours in place of that of pytest-xdist."""
+    """Use `Groups` instead of the scheduler of pytest-xdist."""
     return Groups(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Without garbage collection, which finds nothing in what is imported, now or while tests run."""
+    """Collect without garbage collection: imported modules are never garbage, also while tests run."""
     gc.disable()
     try:
         return (yield)
@@ -90,7 +90,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Guests first, then the groups that take longest, so that short ones fill the time that is left."""
+    """Run guests first, then the longest groups, so that short ones fill the remaining time."""
     items.sort(key=_order)
 
 
@@ -108,12 +108,12 @@ _took_s: defaultdict[str, float] = defaultdict(float)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Set-up, test and tear-down; of all processes, in the one that started them."""
+    """Add up set-up, test and tear-down; called in the main process for the reports of all processes."""
     _took_s[group_of(report.nodeid)] += report.duration
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """After a run of all processes, add how long each group took."""
+    """After a parallel run, write the duration of each group."""
     if session.config.getvalue("dist") != "loadgroup" or not _MEASURED.parent.is_dir():
         return
     longest = sorted(_took_s.items(), key=lambda each: -each[1])

@@ -12,15 +12,15 @@ import pytest
 _TREE = Path(__file__).parents[1]
 _BUILD_S = 1800.0
 _FOLDER_VARIABLE = "SLO_CTL_TEST_FOLDER"
-"""Set by scripts/test.sh, which runs pytest more than once: a folder for all of these runs."""
+"""Set by scripts/test.sh, which runs pytest several times: a folder that these runs share."""
 
 
 class CannotPackageError(Exception):
-    """There is no package, and why."""
+    """The package cannot be built; the message is the reason."""
 
 
 def shared_folder(factory: pytest.TempPathFactory) -> Path:
-    """One folder for all processes of the run."""
+    """A folder that all processes of the run share."""
     if given := os.environ.get(_FOLDER_VARIABLE):
         return Path(given)
     own = factory.getbasetemp()
@@ -28,7 +28,7 @@ def shared_folder(factory: pytest.TempPathFactory) -> Path:
 
 
 def debian_package(shared: Path, release: str = "trixie") -> Path:
-    """As `make deb` makes it, by whichever process needs it first. Raises CannotPackageError."""
+    """The package as `make deb` builds it; the first process to need it builds it."""
     folder = shared / f"debian-package-{release}"
     with (shared / f"debian-package-{release}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -40,7 +40,7 @@ def debian_package(shared: Path, release: str = "trixie") -> Path:
 
 
 def _build(folder: Path, release: str) -> None:
-    # build/env.sh is what make runs commands under.
+    # make runs commands in the environment of build/env.sh.
     command = f". build/env.sh && DEB_FOR={release} DEB_DIR='{folder}' scripts/deb.sh"
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Block devices of a made-up /sys."""
+"""Block devices of a fake /sys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def block_device(sys: Path, name: str, number: str, queues: int = 0, **files: str) -> Path:
-    """The folder of a new block device, with files such as `queue__scheduler="[none]"` (`__`: a slash)."""
+    """The folder of a new block device, with files such as `queue__scheduler="[none]"` (`__` is a slash)."""
     node = sys / "devices" / name
     node.mkdir(parents=True)
     for queue in range(queues):

@@ -1,4 +1,4 @@
-"""JSON files of typed content: written content is read back; other files are named and not changed."""
+"""JSON files of typed content: written content is read back; other files are reported and kept."""
 
 from __future__ import annotations
 
@@ -67,6 +67,6 @@ def test_fifo_in_place_of_the_file_does_not_block(tmp_path: Path) -> None:
 def test_second_writer_is_refused_while_the_first_holds_the_lock(tmp_path: Path) -> None:
     first, second = store(tmp_path / "file.json"), store(tmp_path / "file.json")
     with first.locked("busy"), pytest.raises(UserError, match="busy"), second.locked("busy", timeout_s=0.0):
-        pytest.fail("two hold the lock")
+        pytest.fail("two processes hold the lock")
     with second.locked("busy", timeout_s=0.0):
         pass

@@ -1,4 +1,4 @@
-"""Kernel files that stay open between readings."""
+"""Kernel files that stay open between reads."""
 
 from __future__ import annotations
 
@@ -71,5 +71,5 @@ def test_pipe_is_waited_for_whatever_its_number(number: int | None) -> None:
         os.read(reader, 1)
     finally:
         os.close(writer)
-    assert is_readable(reader, 10.0)  # it has ended
+    assert is_readable(reader, 10.0)  # the child has exited
     os.close(reader)

@@ -1,4 +1,4 @@
-"""Patterns for names against the regular expressions of Python."""
+"""Patterns for names, compared with Python's regular expressions."""
 
 from __future__ import annotations
 

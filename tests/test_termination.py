@@ -1,4 +1,4 @@
-"""What ends a command removes what it made: signals in the command, and processes that work for it."""
+"""A command that is ended removes its files: signals in the command, and processes that work for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class InterruptedInFinalizer:
-    """Receives SIGTERM while Python finalizes it, where an exception cannot be raised."""
+    """Receives SIGTERM while a finalizer runs, where an exception cannot be raised."""
 
     def __del__(self) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -32,7 +32,7 @@ def interrupt(do: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_a_keyboard_interrupt(number: signal.Signals) -> None:
-    # SIGHUP is ignored where the tests run under nohup.
+    # SIGHUP is ignored if the tests run under nohup.
     before = signal.signal(number, signal.SIG_DFL) if number is signal.SIGHUP else None
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -91,7 +91,7 @@ def test_sigterm_in_a_finalizer_is_not_lost() -> None:
 
 
 def make_and_wait(file: Path) -> None:
-    """The work of a process: it ends only by a signal."""
+    """The work of a process: it can be ended only by a signal."""
     file.touch()
     try:
         time.sleep(600)
@@ -122,6 +122,6 @@ def end_slowly(number: int) -> int:
 
 
 def test_processes_that_are_done_end_by_themselves(capfd: pytest.CaptureFixture[str]) -> None:
-    """A signal while they end would be reported with a traceback."""
+    """A signal during their exit would be reported with a traceback."""
     assert list(on_processes(end_slowly, range(4), 2)) == list(range(4))
     assert capfd.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and what killed writers leave."""
+"""Files that are written atomically, and the temporary files of killed writers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ files.replace_file(pathlib.Path({str(tmp_path / "state.json")!r}), b"half")
 """
     for _ in range(3):
         assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
-        assert len(list(tmp_path.iterdir())) == 1  # of the last one only
+        assert len(list(tmp_path.iterdir())) == 1  # only the temporary file of the last writer
     replace_file(tmp_path / "state.json", b"whole")
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 

@@ -1,4 +1,4 @@
-"""A small file system of its own for a test."""
+"""A small private file system for a test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @contextmanager
 def tmpfs(folder: Path, *options: str) -> Iterator[Path]:
-    """A tmpfs at `folder`, which is created; skips the test where it cannot be mounted."""
+    """Mount a tmpfs at `folder`, which is created; skip the test if that is not possible."""
     if os.geteuid() != 0:
         pytest.skip("a mount needs root")
     folder.mkdir()
@@ -25,5 +25,5 @@ def tmpfs(folder: Path, *options: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        # What still has a file open, such as a server that a failed test left, is not in the way.
+        # A lazy unmount succeeds even if a file is open, e.g. by a server that a failed test left running.
         subprocess.run(["umount", "-l", str(folder)], check=True)

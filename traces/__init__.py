@@ -1,8 +1,8 @@
-"""Block traces: formats, synthesis, remapping, merging; everything comes in numpy batches.
+"""Block traces: formats, synthesis, remapping, merging; all requests are numpy batches.
 
-`traces.reader.open_trace` reads a file, `traces.synth.workload` makes requests up, `traces.remap` and
-`traces.timewarp` change them, `traces.merge.merge_in_time` puts several VMs' requests in order, and
-`traces.summary.summarise` says what is in them.
+`traces.reader.open_trace` reads a file, `traces.synth.workload` generates requests, `traces.remap` and
+`traces.timewarp` change them, `traces.merge.merge_in_time` merges several VMs' requests, and
+`traces.summary.summarise` computes statistics.
 """
 
 from traces.batch import Batch, Op

@@ -1,4 +1,4 @@
-"""A batch of block requests: equal-length numpy columns, the currency of everything in `traces`."""
+"""A batch of block requests: equal-length numpy columns, the type that all of `traces` uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 PAGE_BYTES = 4096
 MAX_END_BYTES = 2**63
-"""No request may end beyond this offset, so byte and page arithmetic fits into 64 bits everywhere."""
+"""No request may end beyond this offset, so that byte and page arithmetic fits into 64 bits."""
 
 
 class Op(IntEnum):
@@ -31,8 +31,8 @@ class Op(IntEnum):
 class Batch:
     """Requests in trace order; every array is one-dimensional and of the same length.
 
-    `time_ns` counts from the trace's first record. It is negative, or goes backwards, only where the trace
-    itself is not in time order.
+    `time_ns` counts from the trace's first record. It is negative, or decreases, only if the trace itself is
+    not in time order.
     """
 
     time_ns: NDArray[np.int64]
@@ -45,7 +45,7 @@ class Batch:
     volume: NDArray[np.int32]
     """Index of the ASU, disk or device; the reader's `volumes` names it."""
     response_ns: NDArray[np.int64] | None = None
-    """How long each request took; 0 where that is not known. Only there when a reader was asked for it."""
+    """Duration of each request; 0 if unknown. Present only if the reader was asked for it."""
 
     def __post_init__(self) -> None:
         length = len(self.time_ns)
@@ -109,7 +109,7 @@ class Batch:
         return replace(self, time_ns=time_ns)
 
     def over(self, offset_bytes: NDArray[np.uint64], length_bytes: NDArray[np.uint64]) -> Batch:
-        """The same requests over other bytes."""
+        """The same requests at other offsets and lengths."""
         return replace(self, offset_bytes=offset_bytes, length_bytes=length_bytes)
 
     @property
@@ -118,7 +118,7 @@ class Batch:
         return self.offset_bytes + self.length_bytes
 
     def page_span(self, page_bytes: int = PAGE_BYTES) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """First page and number of pages: floor(off/P) .. floor((off+len-1)/P); none without a length."""
+        """First page and number of pages: floor(off/P) .. floor((off+len-1)/P); 0 pages without a length."""
         page = np.uint64(page_bytes)
         first = self.offset_bytes // page
         past = (self.end_bytes + (page - np.uint64(1))) // page
@@ -127,6 +127,6 @@ class Batch:
 
 
 def _all(columns: Sequence[NDArray[np.int64] | None]) -> NDArray[np.int64] | None:
-    """One column, where every batch has it."""
+    """One column, if every batch has it."""
     there = [column for column in columns if column is not None]
     return np.concatenate(there) if len(there) == len(columns) else None

@@ -1,4 +1,4 @@
-"""Reading a file as a stream of decompressed bytes; gzip, xz and zstd are known by their magic numbers."""
+"""Reads a file as a stream of decompressed bytes; gzip, xz and zstd are detected by their magic numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import BinaryIO, cast
 from traces.errors import TraceError
 
 _READ_BYTES = 1 << 20
-# One compressed KiB of zstd expands to at most about 32 MiB, so this bounds the memory a bomb can take.
+# One compressed KiB of zstd expands to at most about 32 MiB, which limits the memory for a decompression
+# bomb.
 _ZSTD_FEED_BYTES = 1 << 10
 _XZ_MEMORY_BYTES = 1 << 28
 
@@ -30,11 +31,11 @@ def compression_of(head: bytes) -> str:
 
 
 class _Files:
-    """Files as if they were one, open from the first read until they are closed."""
+    """Several files as one, open from the first read until they are closed."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.path = paths[0]
-        """That is read."""
+        """The file that is read."""
         self.consumed_bytes = 0
         self._paths = list(paths[1:])
         self._file = _opened(paths[0])
@@ -75,11 +76,11 @@ def _opened(path: Path) -> BinaryIO:
 class Source:
     """The decompressed bytes of a file, or of several that continue one another.
 
-    Read forwards, in bounded memory whatever it expands to.
+    Read forwards, in bounded memory however much it expands.
     """
 
     def __init__(self, *streams: Path | Sequence[Path]) -> None:
-        """`streams` follow one another; the files of a stream were one before it was cut."""
+        """`streams` are concatenated; the files of a stream are parts of one file."""
         self._streams = [[stream] if isinstance(stream, Path) else list(stream) for stream in streams]
         self._done_bytes = 0
         self._files = _Files(self._streams[0])
@@ -88,12 +89,12 @@ class Source:
 
     @property
     def path(self) -> Path:
-        """The file that is read."""
+        """The file that is being read."""
         return self._files.path
 
     @property
     def compression(self) -> str:
-        """`gz`, `xz`, `zst` or `none`, of what is read."""
+        """`gz`, `xz`, `zst` or `none`, of the current file."""
         return self._files.compression
 
     @property
@@ -117,7 +118,7 @@ class Source:
     def read(self, size: int) -> bytes:
         """The next `size` bytes, fewer only at the end.
 
-        Raises TraceError where the compressed data is damaged or cut short.
+        Raises TraceError if the compressed data is damaged or truncated.
         """
         parts: list[bytes] = []
         missing = size
@@ -172,7 +173,7 @@ def _decompressed(files: _Files) -> Generator[bytes]:
 
 
 class _DamagedError(Exception):
-    """A decompressor's complaint, whatever its own class."""
+    """An error of a decompressor, of any class."""
 
 
 def _plain_pieces(file: _Files) -> Generator[bytes]:
@@ -199,7 +200,7 @@ def _xz_pieces(file: _Files) -> Generator[bytes]:
             data = b""
             if piece:
                 yield piece
-        # Streams may follow one another, with zero padding in multiples of four bytes between them.
+        # Streams may be concatenated, with zero padding in multiples of four bytes between them.
         data = (stream.unused_data or file.read(_READ_BYTES)).lstrip(b"\x00")
 
 

@@ -1,7 +1,7 @@
 """polars, with Python's handling of Ctrl-C.
 
-When polars is imported, it installs a handler of SIGINT beside Python's. With it, a Ctrl-C while polars works
-raises KeyboardInterrupt even in a program that handles the signal, as `slo-ctl trace record` does to end.
+When polars is imported, it installs a SIGINT handler in addition to Python's. With it, Ctrl-C while polars
+works raises KeyboardInterrupt even in a program that handles the signal, like `slo-ctl trace record`.
 """
 
 import signal

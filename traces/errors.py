@@ -1,4 +1,4 @@
-"""The one error of trace reading and writing: a file, a place in it, a reason and a hint, in one line."""
+"""The only error of trace reading and writing: file, place, reason and hint, in one line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 class TraceError(Exception):
-    """Something in a trace file (or about it) that cannot be used.
+    """A trace file cannot be used, or a part of it.
 
     `str()` is one line: ``path:line: field: reason (hint)``; binary formats name the record and byte offset.
     """
@@ -49,7 +49,7 @@ class TraceError(Exception):
 
 
 def printable(text: str, limit: int = 200) -> str:
-    """`text` fit for one line of a terminal: control characters escaped, cut at `limit` characters."""
+    """`text` for one line of a terminal: control characters escaped, cut at `limit` characters."""
     shown = "".join(
         c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text[: limit + 1]
     )

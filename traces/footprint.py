@@ -1,6 +1,6 @@
-"""Which pages of which volumes were touched: exact, streaming, one range set for all volumes.
+"""Pages touched in each volume: exact, streaming, with one range set for all volumes.
 
-Memory grows with the fragments of a set only.
+Memory depends only on the number of fragments of a set.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _MIN_PENDING = 1 << 16
 
 
 class RangeSet:
-    """A union of ranges start..stop-1, 16 bytes for each one that is left after joining neighbours.
+    """A union of ranges start..stop-1, with 16 bytes for each range after joining adjacent ones.
 
-    New ranges wait until there are as many as joined ones (64 Ki at least), so that adding costs a sort of
-    its own size, amortised, however large the set has become.
+    New ranges wait until they are as many as the joined ones (64 Ki at least), so that adding costs an
+    amortised sort of the new ranges, independent of the size of the set.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class RangeSet:
             self._join()
 
     def ranges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Starts and stops of the disjoint ranges, ascending, no two touching."""
+        """Starts and stops of the disjoint ranges, ascending, none adjacent."""
         self._join()
         return self._starts, self._stops
 
@@ -65,8 +65,9 @@ def _joined(
     return starts[first], stops[np.append(first[1:], len(starts)) - 1]
 
 
-# A volume's pages are cut into segments of 2^31, numbered as they turn up; a page's key is its segment's
-# number and its place inside, with room between segments so that ranges of different ones never touch.
+# A volume's pages are divided into segments of 2^31, numbered in the order of their appearance; a page's key
+# is its segment's number and its position inside, with a gap between segments so that their ranges are never
+# adjacent.
 _SEGMENT_BITS = 31
 _KEY_BITS = 32
 _SEGMENTS_PER_VOLUME_BITS = 21
@@ -78,7 +79,7 @@ class Footprint:
     def __init__(self) -> None:
         self._pages = RangeSet()
         self._segments: dict[int, int] = {}
-        # Requests across a segment's end are rare: they wait uncut, in page numbers of their volume.
+        # Requests across a segment's end are rare: they wait undivided, in page numbers of their volume.
         self._across: dict[int, RangeSet] = {}
 
     def add(self, volume: NDArray[np.int32], first_page: NDArray[np.int64], count: NDArray[np.int64]) -> None:
@@ -106,7 +107,7 @@ class Footprint:
         if len(codes) and (codes == codes[0]).all():
             return np.full(len(codes), self._number(int(codes[0])), np.int64)
         if not segment.any():
-            # Volumes are numbered from 0 without gaps: a table by number is small, and quicker than sorting.
+            # Volumes are numbered from 0 without gaps: a table by number is small, and faster than sorting.
             present = np.flatnonzero(np.bincount(volume))
             table = np.zeros(int(present[-1]) + 1 if len(present) else 1, np.int64)
             table[present] = [self._number(int(one) << _SEGMENTS_PER_VOLUME_BITS) for one in present]
@@ -122,7 +123,7 @@ class Footprint:
         return {volume: int((stops - starts).sum()) for volume, starts, stops in self.ranges_by_volume()}
 
     def ranges_by_volume(self) -> list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """(volume, starts, stops) of the touched runs of pages, once for each volume, ascending."""
+        """(volume, starts, stops) of the touched ranges of pages, once for each volume, ascending."""
         starts, stops = self._pages.ranges()
         number = starts >> _KEY_BITS
         parts: dict[int, list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = {}

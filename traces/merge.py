@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def merge_in_time(sources: Sequence[Iterable[Batch]]) -> Iterator[tuple[Batch, NDArray[np.int32]]]:
     """Yield all requests of `sources` in time order, each batch with the source's number of every request.
 
-    Equal times come in the order of the sources, and within a source in its own order. A source whose times
-    go backwards is merged as if time stood still there: its order is kept and its times are raised (the
-    running maximum), as a device would see it. Sources may be endless; one batch of each is held in memory.
+    Requests with equal times keep the order of the sources, and within a source its own order. A source whose
+    times decrease is merged as if time stood still: its order is kept and its times are raised to the running
+    maximum, as a device would see it. Sources may be endless; one batch of each is held in memory.
     """
     streams = [_Stream(source) for source in sources]
     while True:
@@ -26,7 +26,7 @@ def merge_in_time(sources: Sequence[Iterable[Batch]]) -> Iterator[tuple[Batch, N
         if not live:
             return
         # Every source's next requests are known up to `horizon`. At the horizon itself, only up to the first
-        # source that may have more requests of that very time in its next batch.
+        # source that may have more requests of that time in its next batch.
         horizon = min(streams[number].last_ns for number in live)
         first_to_end = next(number for number in live if streams[number].last_ns == horizon)
         parts: list[Batch] = []
@@ -52,7 +52,7 @@ class _Stream:
         self._latest_ns = np.iinfo(np.int64).min
 
     def fill(self) -> bool:
-        """Make sure there is a request waiting; False at the end of the source."""
+        """Ensure that a request is waiting; False at the end of the source."""
         while not len(self._now):
             batch = next(self._batches, None)
             if batch is None:

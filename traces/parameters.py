@@ -26,7 +26,7 @@ class Parameter:
     high: float = inf
 
     def parse(self, value: object) -> Value:
-        """The value in its type. Raises ValueError, one line naming the parameter."""
+        """The value in its type. Raises ValueError, one line that names the parameter."""
         try:
             parsed = self._typed(value)
         except (ValueError, OverflowError) as error:
@@ -70,7 +70,7 @@ def _number(value: str | float) -> float:
 
 
 def size_bytes(value: str | float) -> int:
-    """Bytes, from a number or from words like 4096, 4KiB, 4k, 1.5GiB (powers of 1024) or 4KB (of 1000)."""
+    """Bytes, from a number or from text like 4096, 4KiB, 4k, 1.5GiB (powers of 1024) or 4KB (of 1000)."""
     if not isinstance(value, str):
         if not isfinite(value) or value != int(value):
             raise ValueError(f"{value} is not a valid size in bytes")

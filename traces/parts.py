@@ -1,8 +1,8 @@
-"""The files of a trace: one, several parts of it, or blktrace's file for each CPU.
+"""The files of a trace: a single file, several parts, or blktrace's per-CPU files.
 
-Parts are named by what they have in common (``web.csv.gz`` for ``web.csv.gz.part1`` ...) or by a pattern
-(``web-*.csv.gz``), and are read in the order of the numbers in their names. A part continues the one before,
-wherever that was cut, or is a trace of its own with the same clock.
+Parts are specified by their common name (``web.csv.gz`` for ``web.csv.gz.part1`` ...) or by a pattern
+(``web-*.csv.gz``), and are read in the order of the numbers in their names. A part continues the previous
+one, wherever that was cut, or is a trace itself with the same clock.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from traces.formats.registry import SURE_ENOUGH
 
 _COMPRESSION_EXTENSIONS = (".gz", ".xz", ".zst", ".zstd")
 _PART = re.compile(r"\.(?:part[-_.]?)?(?P<number>\d{1,9}|[a-z]{2,4})(?P<extension>\.(?:gz|xz|zst|zstd))?")
-"""What follows the common name: `split` writes .aa or, with -d, .00; archives .part1 or .001."""
+"""Suffixes after the common name: `split` writes .aa or, with -d, .00; archives .part1 or .001."""
 _NUMBER = re.compile(r"(\d+)")
 
 Streams = tuple[tuple[Path, ...], ...]
-"""What makes one trace: compressed streams one after the other, each in files that continue one another."""
+"""The files of one trace: concatenated compressed streams, each in files that continue one another."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFiles:
-    """The files that a path names."""
+    """The files that a path specifies."""
 
     paths: tuple[Path, ...]
     per_cpu: bool = False
-    """blktrace's, with the same time in each; else one follows the other."""
+    """blktrace's, which cover the same time; otherwise they are consecutive."""
     notes: tuple[str, ...] = ()
 
 
 def files_of(path: Path) -> TraceFiles:
-    """The files that `path` names. Raises TraceError where there is none, or where a part is missing."""
+    """The files that `path` specifies. Raises TraceError if there is none, or a part is missing."""
     if path.exists():
         return TraceFiles((path,), notes=tuple(_notes_of_siblings(path)))
     if cpus := _cpu_files(path):
@@ -62,7 +62,7 @@ def _cpu_files(path: Path) -> list[Path]:
 
 
 def _numbered_parts(path: Path) -> list[Path]:
-    """Files named as `path` with a number or letters after it, none left out."""
+    """Files named like `path` with a number or letters appended, with none missing."""
     if not path.name:
         return []
     found: dict[str, Path] = {}
@@ -82,7 +82,7 @@ def _numbered_parts(path: Path) -> list[Path]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Numbers by value, so that part10 follows part9."""
+    """Compare numbers by value, so that part10 follows part9."""
     pieces = _NUMBER.split(path.name)
     return [(int(piece), "") if piece.isdecimal() else (0, piece) for piece in pieces if piece]
 
@@ -102,7 +102,7 @@ def _notes_of_siblings(path: Path) -> list[str]:
 
 
 def head_of(paths: Sequence[Path]) -> Head:
-    """The first bytes of a trace in these files, of which more than one are read where the first was cut."""
+    """The first bytes of a trace in these files; several are read if the first one is short."""
     name = paths[0].name
     for extension in _COMPRESSION_EXTENSIONS:
         name = name.removesuffix(extension)
@@ -123,7 +123,7 @@ def _first_bytes(paths: Sequence[Path]) -> bytes:
 
 
 def grouped(paths: Sequence[Path], row: TraceFormat) -> list[Streams]:
-    """Parts that continue one another put together; each result is a trace of its own."""
+    """Group parts that continue one another; each result is a separate trace."""
     traces: list[list[list[Path]]] = [[[paths[0]]]]
     for number, path in enumerate(paths[1:], 1):
         is_compressed, was_compressed = _is_compressed(path), _is_compressed(traces[-1][-1][0])

@@ -1,4 +1,4 @@
-"""Opening a trace: its format found or named, its records as batches."""
+"""Opens a trace: detects its format, or uses the given one, and yields its records as batches."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ DEFAULT_BATCH_RECORDS = 1 << 16
 
 
 class TraceReader:
-    """A trace on disk, iterable as often as wanted; each iteration reads the file again, in bounded memory.
+    """A trace file, which can be iterated repeatedly; each iteration reads the file again, in bounded memory.
 
-    What a pass found out (`volumes`, `skipped`, `bad_records`, `records`, `notes`, `origin_ns`) grows while
-    it runs and starts afresh with the next one.
+    Results of a pass (`volumes`, `skipped`, `bad_records`, `records`, `notes`, `origin_ns`) grow while it
+    runs and are reset by the next one.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class TraceReader:
         options: ReadOptions,
         actions: Sequence[str] = ("Q",),
     ) -> None:
-        """`actions`: events to look for, the next where there are none of the one before."""
+        """`actions`: events to search for; the next one is used if the file has none of the previous."""
         self.path = path = files.paths[0]
         self._files = files
         self._parts: list[Streams] = [((path,),)] if files.per_cpu else grouped(files.paths, row)
@@ -53,7 +53,7 @@ class TraceReader:
         self._source: Source | None = None
         self._read_bytes = 0
         self.size_bytes = sum(each.stat().st_size for each in files.paths)
-        """Of the file as stored (all files of the trace)."""
+        """Size of the stored file (all files of the trace)."""
 
     @property
     def format(self) -> str:
@@ -61,12 +61,12 @@ class TraceReader:
 
     @property
     def has_responses(self) -> bool:
-        """The format says how long requests took."""
+        """Whether the format has durations of requests."""
         return self._row.has_responses
 
     @property
     def is_text(self) -> bool:
-        """Lines of text rather than binary records."""
+        """Whether the file has lines of text rather than binary records."""
         return self._row.is_text
 
     @property
@@ -80,12 +80,12 @@ class TraceReader:
 
     @property
     def skipped(self) -> Counter[str]:
-        """How many records or lines were not yielded, by reason: bad ones and those that are not requests."""
+        """Number of lines or records that were not yielded, by reason: bad ones and non-requests."""
         return self._screen.skipped
 
     @property
     def bad_records(self) -> int:
-        """How many of `skipped` are bad records, which `on_error="raise"` would have refused."""
+        """Number of bad records in `skipped`, which `on_error="raise"` would have refused."""
         return self._screen.bad_records
 
     @property
@@ -95,12 +95,12 @@ class TraceReader:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Oddities worth telling, one sentence each."""
+        """Peculiarities of the trace, one sentence each."""
         return self._screen.notes
 
     @property
     def origin_ns(self) -> int:
-        """The first record's time on the trace's own clock, which times in batches count from."""
+        """Time of the first record on the trace's own clock, from which times in batches count."""
         return self._screen.origin_ns
 
     @property
@@ -109,7 +109,7 @@ class TraceReader:
         return self._read_bytes + (self._source.consumed_bytes if self._source else 0)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches of at most `batch_records` requests. Raises TraceError at whatever cannot be read."""
+        """Batches of at most `batch_records` requests. Raises TraceError if something cannot be read."""
         for action in self._actions:
             options = replace(self._options, action=action)
             yield from self._one_pass(options)
@@ -149,7 +149,7 @@ class TraceReader:
             raise
 
     def _with_format_found(self, error: TraceError) -> str:
-        """The hint; with the format if only other lines than the first, which is refused, resemble it."""
+        """The hint; with the format if other lines than the first, which is refused, resemble it."""
         if self._named or error.line != 1 or self._row.sniff(head_of(self._parts[0][0])) == 1.0:
             return error.hint
         found = f"it was read as {self.format}, which its lines resemble: --format names another format"
@@ -183,14 +183,13 @@ def open_trace(
 ) -> TraceReader:
     """Open the trace at `path`, plain or compressed with gzip, xz or zstd (known by magic, not by name).
 
-    `format` is a name of `traces.formats.registry.FORMATS`; None finds it. `on_error` "raise" stops at the
-    first bad record, "skip" counts bad records by reason. `action` (Q, D or C) chooses the event that stands
-    for a request in blktrace and blkparse; None: the first of them that the file has. The base name of
-    blktrace's per-CPU files (``sda`` for ``sda.blktrace.0`` ...) opens them all; so do the common name of
-    parts and a pattern (see `traces.parts`). `responses` asks for
-    `Batch.response_ns`, where the format has it.
-    Raises TraceError for a file that is missing, unreadable, empty or of no known format, and ValueError for
-    an impossible argument.
+    `format` is a name of `traces.formats.registry.FORMATS`; None detects it. `on_error` "raise" stops at the
+    first bad record, "skip" counts bad records by reason. `action` (Q, D or C) selects the event that
+    represents a request in blktrace and blkparse; None: the first of them in the file. The base name of
+    blktrace's per-CPU files (``sda`` for ``sda.blktrace.0`` ...) opens all of them; so do the common name of
+    parts and a pattern (see `traces.parts`). `responses` requests `Batch.response_ns`, if the format has it.
+    Raises TraceError for a file that is missing, unreadable, empty or in an unknown format, and ValueError
+    for an invalid argument.
     """
     if on_error not in ("raise", "skip"):
         raise ValueError(f"on_error is '{on_error}', not raise or skip")

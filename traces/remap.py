@@ -1,8 +1,8 @@
-"""Moving a trace's requests onto a device of another size or layout.
+"""Maps a trace's requests onto a device of another size or layout.
 
-Every remapping is a function from batch to batch, applied while streaming. Where a target has a size, no
-request leaves it: one that would cross the end is moved back to end there, and cut where it is longer than
-the target.
+Every remapping is a function from batch to batch, applied while streaming. If the target has a size, no
+request exceeds it: one that would cross the end is moved back to end there, and truncated if it is longer
+than the target.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Remap = Callable[[Batch], Batch]
 
 
 def apply(batches: Iterable[Batch], *remaps: Remap) -> Iterator[Batch]:
-    """Each batch after all `remaps`, in their order; batches that end up empty are left out."""
+    """Each batch after all `remaps`, in their order; empty batches are omitted."""
     for batch in batches:
         for remap in remaps:
             batch = remap(batch)
@@ -75,7 +75,7 @@ class Scale:
         page = np.uint64(PAGE_BYTES)
         ratio = self.device_bytes / self.source_bytes
         scaled = np.floor((batch.offset_bytes // page).astype(np.float64) * ratio)
-        # Floating point keeps the order of pages; only its last bits may point past the end.
+        # Floating point keeps the order of pages; only rounding in its last bits may exceed the end.
         pages = np.minimum(scaled, float(MAX_END_BYTES // PAGE_BYTES - 1)).astype(np.uint64)
         offset = pages * page + batch.offset_bytes % page
         return batch.over(*_within(offset, batch.length_bytes, np.uint64(self.device_bytes)))
@@ -83,7 +83,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Give each volume its own range of one device, one packed after the other; one volume is left.
+    """Give each volume its own range of one device, one after the other; the result has one volume.
 
     `sizes_bytes` are the volumes' sizes (a summary's `end_bytes`, rounded up to pages here). Offsets beyond a
     volume's size wrap inside its range.
@@ -100,7 +100,7 @@ class Partition:
 
     @classmethod
     def equal(cls, device_bytes: int, volumes: int) -> Partition:
-        """Equal ranges of whole pages of a device. Raises ValueError where they would be empty."""
+        """Equal ranges of whole pages of a device. Raises ValueError if they would be empty."""
         share = device_bytes // max(volumes, 1) // PAGE_BYTES * PAGE_BYTES
         if share <= 0:
             raise ValueError(f"{device_bytes} bytes are too few for {volumes} volumes")
@@ -112,7 +112,7 @@ class Partition:
         return sum(map(_whole_pages, self.sizes_bytes))
 
     def __call__(self, batch: Batch) -> Batch:
-        """Move each volume's requests into its range. Raises ValueError for a volume that has none."""
+        """Move each volume's requests into its range. Raises ValueError for a volume without one."""
         if len(batch) and int(batch.volume.max()) >= len(self.sizes_bytes):
             raise ValueError(f"volume {int(batch.volume.max())} has no range; {len(self.sizes_bytes)} have")
         sizes = list(map(_whole_pages, self.sizes_bytes))
@@ -127,11 +127,11 @@ def _whole_pages(size_bytes: int) -> int:
 
 
 class Compact:
-    """Number the pages a trace touches densely, all volumes one after the other; one volume is left.
+    """Number the pages that a trace touches densely, volume after volume; the result has one volume.
 
-    Adjacent pages stay adjacent, so requests stay whole. The trace is read beforehand, once for `order`
-    "sorted" (by volume and page) and twice for "first-touch" (runs of pages in the order they are first
-    used).
+    Adjacent pages stay adjacent, so that requests are not split. The trace is read beforehand, once for
+    `order` "sorted" (by volume and page) and twice for "first-touch" (ranges of pages in the order of their
+    first use).
     """
 
     def __init__(self, trace: Iterable[Batch], order: Literal["sorted", "first-touch"] = "sorted") -> None:
@@ -146,7 +146,7 @@ class Compact:
         self._starts = np.concatenate([none, *(starts for _, starts, _ in runs)])
         lengths = np.concatenate([none, *(stops - starts for _, starts, stops in runs)])
         self.pages = int(lengths.sum())
-        """Pages the trace touches: what the compact device needs."""
+        """Number of pages that the trace touches: the size of the compact device."""
         place = np.arange(len(lengths))
         if order == "first-touch":
             place = np.argsort(self._first_touches(trace), kind="stable")
@@ -171,7 +171,7 @@ class Compact:
         return np.maximum(runs, 0)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Renumber the pages of requests that the trace given before holds."""
+        """Renumber the pages of requests of the trace that was read before."""
         if not len(self._starts):
             return batch
         page = batch.page_span()[0]
@@ -184,7 +184,7 @@ class Compact:
 
 @dataclass(frozen=True, slots=True)
 class Align:
-    """Widen requests to whole units: the start down, the end up."""
+    """Extend requests to whole units: the start down, the end up."""
 
     unit_bytes: int = PAGE_BYTES
 
@@ -212,7 +212,7 @@ class Shift:
             raise ValueError(f"offset_bytes is {self.offset_bytes}, not in 0 .. 2^63-1")
 
     def __call__(self, batch: Batch) -> Batch:
-        """Shift. Raises ValueError where a request would end beyond 2^63."""
+        """Shift. Raises ValueError if a request would end beyond 2^63."""
         # Both terms are at most 2^63, so the sum cannot wrap.
         offset = batch.offset_bytes + np.uint64(self.offset_bytes)
         if (offset > np.uint64(MAX_END_BYTES) - batch.length_bytes).any():
@@ -221,10 +221,10 @@ class Shift:
 
 
 class OnlyVolumes:
-    """Keep the requests of some volumes, numbered afresh in the order of `names`.
+    """Keep the requests of some volumes, renumbered in the order of `names`.
 
-    `volumes` gives the names that the batches' numbers stand for; it is asked at every batch, for a reader
-    meets new volumes as it goes.
+    `volumes` has the names for the numbers in batches; it is read at every batch, as a reader finds new
+    volumes while it runs.
     """
 
     def __init__(self, names: Sequence[str], volumes: Callable[[], Sequence[str]]) -> None:

@@ -1,4 +1,4 @@
-"""How requests are drawn: how large they are, and where they go."""
+"""How requests are generated: their sizes and positions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Offsets = Callable[[np.random.Generator, "NDArray[np.int64]"], "NDArray[np.int64]"]
-"""Where requests of the given lengths start, in bytes, all within the span."""
+"""Start offsets of requests of the given lengths, in bytes, all within the span."""
 Block = tuple["NDArray[np.uint8]", "NDArray[np.int64]", "NDArray[np.int64]"]
 """Operations, offsets and lengths of some requests."""
 Maker = Callable[[np.random.Generator, int], Block]
-"""Makes the next so many requests; may carry state from call to call."""
+"""Generates the next requests, as many as given; may carry state from call to call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A part of the space: where (fractions of the span), how often, how unevenly (1 is uniform)."""
+    """A part of the space: position (fractions of the span), frequency, skew (1 is uniform)."""
 
     start: float
     width: float
@@ -72,7 +72,7 @@ class Zipf:
         self._theta = theta
         self._area_start = self._area(np.array([1.5]))[0] - 1.0
         self._area_end = self._area(np.array([n + 0.5]))[0]
-        # Draws this close below their rank are accepted without a look at the density.
+        # Draws this close below their rank are accepted without evaluating the density.
         self._sure = 2.0 - self._inverse(self._area(np.array([2.5])) - 2.0**-theta)[0]
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
@@ -103,10 +103,10 @@ class Zipf:
 
 
 class Scatter:
-    """A fixed permutation of 0 .. n-1 without a table: neighbours end up far apart, the same ones every time.
+    """A fixed permutation of 0 .. n-1 without a table, which moves neighbours far apart.
 
-    A bijection of the next power of two (odd multiplications and shifted exclusive-ors), walked on until it
-    lands below n, which takes less than two steps on average.
+    A bijection of the next power of two (odd multiplications and shifted exclusive-ors), repeated until the
+    result is below n, which takes less than two steps on average.
     """
 
     _MULTIPLIERS = (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)
@@ -118,7 +118,7 @@ class Scatter:
         self._shift = np.uint64((bits + 1) // 2)
 
     def __call__(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where each value goes."""
+        """The image of each value."""
         scattered = self._step(values.astype(np.uint64))
         outside = np.flatnonzero(scattered >= self._n)
         while len(outside):
@@ -136,7 +136,7 @@ class Scatter:
 def requests(
     offsets: Offsets, read_share: float, write_sizes: Sizes, read_sizes: Sizes, span_bytes: int
 ) -> Maker:
-    """Requests at `offsets`: reads by chance, sizes from their distributions, none larger than the span."""
+    """Requests at `offsets`: reads at random, sizes from their distributions, none larger than the span."""
 
     def make(rng: np.random.Generator, count: int) -> Block:
         if read_share <= 0:
@@ -169,7 +169,7 @@ def uniform(span_pages: int) -> Offsets:
 
 
 def zipf(span_pages: int, theta: float) -> Offsets:
-    """Page popularity k^-theta, popular pages scattered."""
+    """Page popularity k^-theta, with popular pages scattered."""
     ranks = Zipf(span_pages, theta)
     scatter = Scatter(span_pages)
 
@@ -181,7 +181,7 @@ def zipf(span_pages: int, theta: float) -> Offsets:
 
 
 def banded(span_pages: int, bands: tuple[Band, ...]) -> Offsets:
-    """Uniform or, with heat above 1, power-law starts within bands chosen by weight."""
+    """Uniform or, with skew above 1, power-law starts within bands selected by weight."""
     starts = np.array([round(band.start * span_pages) for band in bands])
     starts = np.minimum(starts, span_pages - 1)
     ends = np.minimum(np.array([round((band.start + band.width) * span_pages) for band in bands]), span_pages)
@@ -195,7 +195,7 @@ def banded(span_pages: int, bands: tuple[Band, ...]) -> Offsets:
         place = rng.random(len(length))
         if (heats != 1).any():
             place = place ** heats[band]
-        # Where a request fits into its band it stays there; into the span it always fits.
+        # A request that fits into its band stays in it; it always fits into the span.
         pages = _pages_of(length)
         room = np.maximum(widths[band] - pages + 1, 1)
         first = starts[band] + (place * room).astype(np.int64)
@@ -206,8 +206,8 @@ def banded(span_pages: int, bands: tuple[Band, ...]) -> Offsets:
 
 
 def sequential(span_bytes: int, single_size: int | None) -> Offsets:
-    """One request after the other, round and round; `single_size` where all are of that size."""
-    # Requests of one size never straddle the end: the part of the span that they do not fill is left out.
+    """Sequential requests, repeated endlessly; `single_size` if all have that size."""
+    # Requests of one size never cross the end: the rest of the span that they do not fill is omitted.
     usable = (
         span_bytes // single_size * single_size if single_size and single_size <= span_bytes else span_bytes
     )
@@ -225,7 +225,7 @@ def sequential(span_bytes: int, single_size: int | None) -> Offsets:
 
 
 def mixed(parts: list[tuple[Maker, float]]) -> Maker:
-    """Each request from one of the parts, by weight."""
+    """Each request from one of the parts, selected by weight."""
     cumulative = np.cumsum([weight for _, weight in parts])
     cumulative = cumulative / cumulative[-1]
 

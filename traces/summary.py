@@ -1,4 +1,4 @@
-"""Summary of a trace: counts, sizes, footprint, order and pace, in one streaming pass."""
+"""Summary of a trace: counts, sizes, footprint, order and rate, in one streaming pass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class VolumeSummary:
     written_pages: int
     """Distinct 4 KiB pages written."""
     end_bytes: int
-    """The furthest byte any request reaches: the least size the volume can have."""
+    """The largest end of a request: the minimum size of the volume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class TraceSummary:
     read_bytes: int
     written_bytes: int
     written_page_count: int
-    """4 KiB pages that the writes cover, each as often as it is written: host page writes."""
+    """4 KiB pages that the writes cover, counted each time they are written: host page writes."""
     footprint_pages: int
     written_pages: int
     sequential_records: int
@@ -51,9 +51,9 @@ class TraceSummary:
     max_gap_ns: int
     """The longest time between one record and the next."""
     gap_cv: float
-    """Coefficient of variation of the times between records: 0 for a metronome, 1 for Poisson arrivals."""
+    """Coefficient of variation of the times between records: 0 if constant, 1 for Poisson arrivals."""
     backward_records: int
-    """Records earlier than the one before."""
+    """Records earlier than the previous one."""
     volumes: tuple[VolumeSummary, ...]
 
     @property
@@ -91,7 +91,7 @@ class TraceSummary:
 
 
 def summarise(batches: Iterable[Batch], volumes: Sequence[str] = ()) -> TraceSummary:
-    """Summarise a trace; `volumes` may still grow while the batches are read (a reader's list does)."""
+    """Summarise a trace; `volumes` may grow while the batches are read (as a reader's list does)."""
     tally = Tally()
     for batch in batches:
         tally.add(batch)
@@ -99,12 +99,12 @@ def summarise(batches: Iterable[Batch], volumes: Sequence[str] = ()) -> TraceSum
 
 
 def exact_sum(values: NDArray[np.int64]) -> int:
-    """The sum of non-negative numbers, even where 64 bits do not hold it."""
+    """The sum of non-negative numbers, even if it exceeds 64 bits."""
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFF_FFFF).sum())
 
 
 class _Sums:
-    """Sums by volume that 64 bits need not hold: a hostile trace may ask for more bytes than that."""
+    """Sums by volume that may exceed 64 bits: a hostile trace may request more bytes than that."""
 
     def __init__(self) -> None:
         self._totals: dict[int, int] = {}
@@ -128,7 +128,7 @@ class _Sums:
 
 
 class Tally:
-    """A summary in the making."""
+    """A summary in progress."""
 
     def __init__(self) -> None:
         self._ops = np.zeros(len(Op), np.int64)
@@ -165,7 +165,7 @@ class Tally:
     def _grow(self, volumes: int) -> None:
         missing = volumes - self._volumes.shape[1]
         if missing > 0:
-            # Doubling, so that volumes that turn up one by one do not copy the table each time.
+            # Doubled, so that volumes that appear one by one do not copy the table each time.
             extra = max(missing, self._volumes.shape[1])
             self._volumes = np.concatenate([self._volumes, np.zeros((4, extra), np.int64)], axis=1)
             self._volumes[3, -extra:] = -1

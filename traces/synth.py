@@ -1,12 +1,12 @@
-"""Synthetic workloads: the kinds there are, and endless streams of batches, made from a seed.
+"""Synthetic workloads: their kinds, and endless streams of batches generated from a seed.
 
-Requests are made in blocks of a fixed size, so a workload is the same whatever batches it is read in. Their
-times are those of a steady arrival rate (`iops`); a closed-loop replay does not look at them.
+Requests are generated in blocks of a fixed size, so a workload is independent of the batch size. Their times
+have a constant arrival rate (`iops`); a closed-loop replay ignores them.
 
 `financial`, `msn` and `exchange` are synthetic too. They match the rows of table 1 in "Towards SLO Complying
 SSDs Through OPS Isolation" (FAST '15) in write ratio and average write size, and its figure 3 in that each
-touches distinct bands of its space; the traces behind that table are not redistributed, and what the paper
-does not say (sizes of reads, widths and heat of the bands) is ours.
+accesses distinct bands of its space; the traces behind that table are not redistributed, and values that the
+paper does not state (sizes of reads, widths and skew of the bands) are our choice.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ class WorkloadKind:
     description: str
     parameters: tuple[Parameter, ...]
     make: Callable[[Mapping[str, Value], int], Maker]
-    """From parsed parameters and the span in bytes; called again for every pass."""
+    """Called with parsed parameters and the span in bytes, for every pass."""
 
     def parse(self, given: Mapping[str, object]) -> dict[str, Value]:
-        """All parameters, defaults where not given. Raises ValueError for a wrong name or value."""
+        """All parameters, with defaults. Raises ValueError for a wrong name or value."""
         known = {parameter.name: parameter for parameter in self.parameters}
         for name in given:
             if name not in known:
@@ -144,7 +144,7 @@ def _make_mixed(given: Mapping[str, Value], span_bytes: int) -> Maker:
         kind = WORKLOADS.get(name)
         if kind is None or kind.name == "mixed":
             raise ValueError(f"mix: no workload '{name}' to mix")
-        # Financial, MSN and Exchange keep their own sizes and shares: they are what makes them.
+        # Financial, MSN and Exchange keep their own sizes and shares, which define them.
         own = set() if name in FAST15 else {parameter.name for parameter in kind.parameters}
         parts.append(
             (kind.make(kind.parse({k: v for k, v in given.items() if k in own}), span_bytes), weight)
@@ -216,7 +216,7 @@ DEFAULT_BATCH_RECORDS = 1 << 16
 
 @dataclass(frozen=True)
 class Workload:
-    """A synthetic workload, iterable as often as wanted, with the same requests every time.
+    """A synthetic workload, which can be iterated repeatedly, with the same requests every time.
 
     Endless unless the parameters `requests` or `total` end it.
     """
@@ -229,7 +229,7 @@ class Workload:
     batch_records: int = DEFAULT_BATCH_RECORDS
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches of `batch_records` requests, the last one shorter where there is an end."""
+        """Batches of `batch_records` requests; the last one may be shorter if the workload ends."""
         waiting: list[Batch] = []
         held = 0
         for block in self._blocks():
@@ -282,7 +282,7 @@ def workload(
 ) -> Workload:
     """The workload `name` over `span_bytes`, with `parameters` as numbers or strings.
 
-    Raises ValueError, one line naming the parameter, for anything unknown, not a number or out of range.
+    Raises ValueError, one line that names the parameter, for an unknown, non-numeric or out-of-range value.
     """
     kind = WORKLOADS.get(name)
     if kind is None:
@@ -297,5 +297,5 @@ def workload(
     span_bytes = span_bytes // PAGE_BYTES * PAGE_BYTES
     kind.make(
         parsed, span_bytes
-    )  # What only shows there (sizes, mixes) is refused now, not at the first batch.
+    )  # errors that are detected only there (sizes, mixes) are raised now, not at the first batch
     return Workload(kind, parsed, span_bytes, seed, batch_records)

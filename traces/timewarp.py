@@ -1,4 +1,4 @@
-"""Changing when requests come, which come, and how often; everything streams."""
+"""Changes the times of requests, selects and repeats them; everything streams."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TimeScale:
             raise ValueError(f"time scale is {self.factor}, not a positive number")
 
     def __call__(self, batch: Batch) -> Batch:
-        """Scale, rounding down to the nanosecond. Raises ValueError where 146 years are exceeded."""
+        """Scale, rounding down to the nanosecond. Raises ValueError if 146 years are exceeded."""
         scaled = np.floor(batch.time_ns.astype(np.float64) * self.factor)
         if (np.abs(scaled) > _MAX_TIME_NS).any():
             raise ValueError(
@@ -36,7 +36,7 @@ class TimeScale:
 
 
 class GapCap:
-    """Shorten every pause between records to at most `max_gap_ns`; one per pass over a trace."""
+    """Shorten every gap between records to at most `max_gap_ns`; one instance per pass over a trace."""
 
     def __init__(self, max_gap_ns: int) -> None:
         if max_gap_ns < 0:
@@ -46,7 +46,7 @@ class GapCap:
         self._after_ns = 0
 
     def __call__(self, batch: Batch) -> Batch:
-        """Shorten the gaps; steps backwards stay as they are."""
+        """Shorten the gaps; backward steps are kept."""
         if not len(batch):
             return batch
         if self._before_ns is None:
@@ -58,14 +58,14 @@ class GapCap:
 
 
 class Monotonic:
-    """Raise times that step backwards to the latest before them; one per pass over a trace."""
+    """Raise times that step backwards to the latest earlier time; one instance per pass over a trace."""
 
     def __init__(self) -> None:
         self._latest_ns = np.iinfo(np.int64).min
         self.raised_records = 0
-        """Records whose times were raised."""
+        """Number of records whose times were raised."""
         self.most_raised_ns = 0
-        """By how much at most."""
+        """Maximum increase."""
 
     def __call__(self, batch: Batch) -> Batch:
         """The running maximum of the times."""
@@ -81,7 +81,7 @@ class Monotonic:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Keep the records from `start_ns` up to before `stop_ns`; their times count from the start."""
+    """Keep the records from `start_ns` up to `stop_ns`, exclusive; their times count from the start."""
 
     start_ns: int = 0
     stop_ns: int | None = None
@@ -117,14 +117,14 @@ class OnlyOps:
 def loop(
     trace: Iterable[Batch], times: int | None = None, period_ns: int = 0, *, timed: bool = True
 ) -> Iterator[Batch]:
-    """The trace `times` times, None for endlessly, in continuing time.
+    """Repeat the trace `times` times, None for endlessly, with continuous time.
 
-    `trace` is iterated each time (a TraceReader can be; a generator cannot). Between two rounds lies the
-    trace's mean time between records; with `period_ns` a round takes so long where its records do not take
+    `trace` is iterated each time (possible with a TraceReader, but not with a generator). Between two rounds
+    is the trace's mean time between records; with `period_ns` a round takes this long unless its records take
     longer. Stops after a round without records. `timed`: False for requests that are not sent by their time:
     each round then has the times of the file.
 
-    Raises ValueError where 146 years are exceeded, and where endless rounds take no time.
+    Raises ValueError if 146 years are exceeded, and if endless rounds take no time.
     """
     if times is not None and times < 1:
         raise ValueError(f"loops is {times}, not positive")

@@ -1,4 +1,4 @@
-"""Writing a trace file, whole or not at all."""
+"""Writes a trace file atomically."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 DEFAULT_FORMAT = "slo-ctl"
 _RESERVE_BYTES = 256 << 10
-"""Space for what a compressor still has to write, and for the footer: zstd has blocks of 128 KiB."""
+"""Space for buffered data of a compressor, and for the footer: zstd has blocks of 128 KiB."""
 
 
 class TraceWriter:
     """Writes a trace in one of the writable formats; a context manager.
 
-    The records go to a hidden file beside `path`, which takes its place when the `with` block ends without an
-    exception and is removed when it does not. A name ending in .gz, .xz or .zst is compressed.
+    The records go to a hidden file beside `path`, which is renamed to `path` when the `with` block ends
+    without an exception and removed otherwise. A name ending in .gz, .xz or .zst is compressed.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class TraceWriter:
         mode: int | None = None,
         reserve: bool = False,
     ) -> None:
-        """`mode` are the permissions; None: those the process gives new files.
+        """`mode` are the permissions; None: the process's default for new files.
 
-        `reserve`: space is allocated before each batch, so that a batch for which the disk is too full fails
-        before anything of it is written, and the trace can still be completed.
-        Raises ValueError for a format without a writer, TraceError for a file that exists.
+        `reserve`: space is allocated before each batch, so that a batch that does not fit on the disk fails
+        before anything of it is written, and the trace can still be completed. Raises ValueError for a format
+        without a writer, TraceError for a file that exists.
         """
         row = FORMATS.get(format_)
         if row is None or row.write is None:
@@ -61,7 +61,7 @@ class TraceWriter:
             raise TraceError(self.path, "is not a regular file", hint="name a new file, or one to replace")
         if self.path.exists() and not overwrite:
             raise TraceError(self.path, "exists already", hint="--force overwrites it")
-        # As in slo_ctl.base.files, which removes what killed processes left: hosts may share the directory.
+        # As in slo_ctl.base.files, which removes files of killed processes: hosts may share the directory.
         own = f"{os.getpid()}@{os.uname().nodename}"
         self._partial = self.path.with_name(f".{self.path.name}.{own}.partial")
         self._streams = contextlib.ExitStack()
@@ -78,7 +78,7 @@ class TraceWriter:
             self._stream.write(self._writer.header())
         except FileExistsError as error:
             raise self._failure(error) from error
-        except BaseException as error:  # Ctrl-C too: nobody calls `__exit__` when this has not returned
+        except BaseException as error:  # also Ctrl-C: `__exit__` is not called if this does not return
             self._streams.close()
             self._partial.unlink(missing_ok=True)
             if isinstance(error, OSError):
@@ -87,7 +87,7 @@ class TraceWriter:
         return self
 
     def write(self, batch: Batch, volumes: Sequence[str]) -> None:
-        """Append a batch. Raises TraceError for what the format cannot express or the disk cannot take."""
+        """Append a batch. Raises TraceError if the format cannot express it or the disk is full."""
         try:
             encoded = self._writer.encode(batch, volumes)
             if self._reserve:
@@ -115,7 +115,7 @@ class TraceWriter:
             self._partial.unlink(missing_ok=True)
 
     def _allocate(self, more_bytes: int) -> None:
-        """Allocate space for `more_bytes` and all that may be in buffers. Raises OSError."""
+        """Allocate space for `more_bytes` and for buffered data. Raises OSError."""
         needed = self._file.tell() + more_bytes + _RESERVE_BYTES
         if needed > self._reserved_bytes:
             os.posix_fallocate(self._file.fileno(), self._reserved_bytes, needed - self._reserved_bytes)
@@ -130,7 +130,7 @@ class TraceWriter:
 def _compressed(file: BinaryIO, suffix: str) -> contextlib.AbstractContextManager[BinaryIO]:
     match suffix:
         case ".gz":
-            # No time and name in the header: the same trace gives the same bytes.
+            # No time and name in the header, so that the same trace gives the same bytes.
             return cast("BinaryIO", gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0))
         case ".xz":
             return cast("BinaryIO", lzma.LZMAFile(file, "wb"))

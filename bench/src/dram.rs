@@ -1,4 +1,4 @@
-//! What memory alone can do: random read-modify-writes of a flat table as large as the drive's map.
+//! The speed of memory alone: random read-modify-writes of a flat table as large as the drive's map.
 
 use cpu_time::ProcessTime;
 use ftl_core::convert::exact;
@@ -18,14 +18,14 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table that is wholly in memory.
+    /// A table that is completely in memory.
     pub fn new(entries: u64) -> Self {
         let mut table = FlatTable::zeroed(exact::<usize>(entries)).expect("memory for the table");
         table.iter_mut().zip(0..).for_each(|(entry, n)| *entry = n);
         Self { entries: table, rng: Xoshiro256PlusPlus::seed_from_u64(1) }
     }
 
-    /// One update after the other, as far as the processor overlaps them by itself.
+    /// One update after the other; the processor overlaps them as far as it can.
     pub fn plain_updates_per_s(&mut self) -> f64 {
         let n = self.entries.len() as u64;
         let start = ProcessTime::now();
@@ -36,7 +36,7 @@ impl Table {
         UPDATES as f64 / start.elapsed().as_secs_f64()
     }
 
-    /// In batches whose cache lines are asked for beforehand: what the memory system delivers at most.
+    /// In batches whose cache lines are prefetched: the maximum that the memory system delivers.
     pub fn prefetched_updates_per_s(&mut self) -> f64 {
         let n = self.entries.len() as u64;
         let mut batch = [0; BATCH];

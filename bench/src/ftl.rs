@@ -52,7 +52,7 @@ fn offsets(rng: &mut Xoshiro256PlusPlus, pages: u64) -> Vec<u64> {
     (0..BATCH).map(|_| below(rng, pages) * PAGE_BYTES).collect()
 }
 
-/// Without a clock, one tenant.
+/// A drive without a clock, with one tenant.
 pub struct Counting<M = PageMapping> {
     mapping: M,
     tenant: TenantId,
@@ -68,7 +68,7 @@ impl<M: Mapping> Counting<M> {
         Self { mapping, tenant, rng: Xoshiro256PlusPlus::seed_from_u64(2) }
     }
 
-    /// Host page writes per CPU-second, the making of requests not counted; and the WAF meanwhile.
+    /// Host page writes per CPU-second, without the time to generate requests; and the WAF.
     pub fn writes_per_s(&mut self) -> (f64, f64) {
         let pages = self.mapping.pages(self.tenant);
         let (tenant, op, length) = ([self.tenant.0; BATCH], [1; BATCH], [PAGE_BYTES; BATCH]);
@@ -107,7 +107,7 @@ impl Timed {
         Self { mapping, engine, rng: Xoshiro256PlusPlus::seed_from_u64(3) }
     }
 
-    /// Host page writes per CPU-second, the making of requests not counted, taking them in counted.
+    /// Host page writes per CPU-second, without the time to generate requests, but with that to submit them.
     pub fn writes_per_s(&mut self) -> f64 {
         let first = self.engine.host_page_writes();
         let until = Until { time_ns: u64::MAX, host_page_writes: first + WRITES };

@@ -1,8 +1,8 @@
 //! Speed of the emulated SSD in host page writes per CPU-second, as ratios against the memory it runs in.
 //!
 //! Every page write of the FTL costs WAF random updates of the map, so random read-modify-writes per second, divided
-//! by the WAF, bound what any page-mapped FTL can do. Both are measured in turn, in one process, and the median of
-//! the ratios is what counts. All times are CPU time of this process.
+//! by the WAF, are an upper bound for any page-mapped FTL. Both are measured alternately, in one process, and the
+//! result is the median of the ratios. All times are CPU time of this process.
 
 #![expect(clippy::large_stack_arrays, reason = "batches are on the stack so that no allocation is measured")]
 
@@ -27,7 +27,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// What was measured on one size of drive: medians over the rounds.
+/// Results for one size of drive: medians over the rounds.
 struct Row {
     gib: u64,
     waf: f64,

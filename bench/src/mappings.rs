@@ -1,4 +1,4 @@
-//! The mappings beside each other: count-only, uniform random writes, the same geometry and over-provisioning.
+//! Comparison of the mappings: count-only, uniform random writes, the same geometry and over-provisioning.
 
 use ftl_core::{
     BastMapping, DftlMapping, DftlOptions, FastMapping, FtlError, Geometry, LogBlockOptions, Mapping, PageMapping,

@@ -1,4 +1,4 @@
-"""The master: hands out work, collects what comes of it, and leaves out who dies or is unlike the others."""
+"""The master: distributes work, collects results, and excludes nodes that die or differ from the others."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from slo_ctl.profile.store import Measured, NodeShare, Profile, ProfileStore, ro
 from slo_ctl.profile.sweep import Ended, SweepPlan, max_tests_left
 
 _TIMEOUT_S = 1.0
-"""How often the budget is checked while no node sends anything."""
+"""Interval at which the budget is checked while no node sends anything."""
 
 
 @dataclass(slots=True)
 class Collected:
-    """What came of it."""
+    """Result of a session."""
 
     measurements: list[Measurement]
-    """Those of before, and the new ones behind them."""
+    """Earlier measurements, followed by the new ones."""
     ended: Ended = Ended.PRECISE
     left_out: dict[Node, str] = field(default_factory=dict)
     """Why nodes were left out."""
     tests: dict[Node, int] = field(default_factory=dict)
-    """How many tests, or parts of tests, of each node count."""
+    """Number of tests, or parts of tests, that count for each node."""
 
 
 class Coordinator:
-    """One session of measuring by several nodes."""
+    """One measuring session with several nodes."""
 
     def __init__(
         self, plan: SweepPlan, span_bytes: int, before: Sequence[Measurement], transport: Transport
@@ -65,11 +65,11 @@ class Coordinator:
         progress: ProgressSink,
         keep: Callable[[Sequence[Measurement], Node], None],
     ) -> Collected:
-        """Have `nodes`, which are ready, measure until it is enough.
+        """Let `nodes`, which are ready, measure until the rule is satisfied.
 
-        `keep` gets all measurements and the first of the nodes they are of whenever another repetition is
-        whole or does not count any more, and once more in the end, whatever ends it. KeyboardInterrupt ends
-        it with what was measured. Raises UserError when no node is left, after `keep`.
+        `keep` gets all measurements and the first of their nodes whenever another repetition is complete or
+        no longer counts, and once more at the end in any case. KeyboardInterrupt ends it with the
+        measurements so far. Raises UserError if no node is left, after `keep`.
         """
         schedule = Schedule(self._plan, self._span_bytes, self._before, len(nodes))
         collected = Collected(self._before)
@@ -126,7 +126,7 @@ class Coordinator:
     def _take(
         self, schedule: Schedule, event: Event, collected: Collected, progress: ProgressSink
     ) -> set[Node]:
-        """Take a result or a loss; returns the nodes that are left out from now on."""
+        """Process a result or a loss; returns the nodes that are excluded from now on."""
         names = self._transport.names
         if isinstance(event, Lost):
             schedule.lose(event.node)
@@ -145,7 +145,7 @@ class Coordinator:
             return set()
         schedule.forget(odd.node)
         if odd.node in collected.left_out:
-            # It is lost already, and what it had measured was counted until now.
+            # The node is already lost, and its measurements counted until now.
             return set()
         schedule.lose(odd.node)
         self._transport.dismiss(odd.node)
@@ -168,16 +168,16 @@ def _nobody_left(left_out: dict[Node, str], names: Sequence[str]) -> UserError:
     )
 
 
-# A profile of one device, measured by several nodes that have its like.
+# A profile of one device, measured by several nodes with devices of the same kind.
 
 
 def profile_with_nodes(
     request: ProfileRequest, store: ProfileStore, progress: ProgressSink, transport: Transport
 ) -> Measured[Profile]:
-    """Have every node that is like node 0 measure; what was measured is kept in `store` after every
-    repetition.
+    """Let every node with the same kind of device as node 0 measure; measurements are stored in `store` after
+    every repetition.
 
-    The profile is stored as that of the first node that is not left out. Raises UserError when no node is
+    The profile is stored as that of the first node that is not excluded. Raises UserError if no node is
     left.
     """
     left_out: dict[Node, str] = {}
@@ -219,7 +219,7 @@ def profile_with_nodes(
 
 
 def _withdraw(store: ProfileStore, profile: Profile, begun: Profile) -> None:
-    """A device that turned out to be unlike the others keeps the profile it had before, or none."""
+    """A device that turned out to differ from the others keeps its earlier profile, or none."""
     if begun.measurement:
         store.save(begun)
     else:
@@ -236,7 +236,7 @@ def _shares(transport: Transport, collected: Collected) -> tuple[NodeShare, ...]
 def _wait_until_ready(
     transport: Transport, progress: ProgressSink, left_out: dict[Node, str]
 ) -> dict[Node, Ready]:
-    """Those that have opened and prepared their target; why the others have not goes to `left_out`."""
+    """Nodes that have opened and prepared their target; the reasons of the others are added to `left_out`."""
     ready: dict[Node, Ready] = {}
     said: set[str] = set()
     while len(ready) + len(left_out) < len(transport.names):
@@ -244,7 +244,7 @@ def _wait_until_ready(
         if isinstance(event, Ready):
             ready[event.node] = event
         elif isinstance(event, Noted) and event.text not in said:
-            # Nodes have much the same to say.
+            # Nodes have almost the same messages.
             said.add(event.text)
             progress.note(f"{transport.names[event.node]}: {event.text}")
         elif isinstance(event, Lost):
@@ -257,7 +257,7 @@ def _wait_until_ready(
 def _alike(
     ready: dict[Node, Ready], transport: Transport, progress: ProgressSink, left_out: dict[Node, str]
 ) -> dict[Node, Ready]:
-    """Those whose device is of the same kind as the first one's."""
+    """Nodes whose device is of the same kind as that of the first one."""
     if not ready:
         return ready
     wanted = _kind(ready[min(ready)])
@@ -278,7 +278,7 @@ def _alike(
 def _kind(ready: Ready) -> dict[str, str]:
     """Properties that must be equal for times to be comparable."""
     identity = ready.identity
-    # Where nothing better is known a model is the kernel's name for it, and emulated SSDs have names.
+    # Without better information the model is the kernel's name of the device, and emulated SSDs have names.
     return {
         "model": identity.model.removesuffix(identity.device).strip() or "not known",
         "firmware": identity.firmware or "not known",
@@ -291,7 +291,7 @@ def _kind(ready: Ready) -> dict[str, str]:
 
 
 def _warn_of_shared(ready: dict[Node, Ready], transport: Transport, progress: ProgressSink) -> None:
-    """Say when nodes measure one and the same device."""
+    """Report nodes that measure the same device."""
     by_device: dict[tuple[str, str], list[Node]] = {}
     for node, each in sorted(ready.items()):
         if each.identity.serial:

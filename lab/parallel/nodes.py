@@ -1,4 +1,4 @@
-"""Nodes at work, each a process that opens its target: of this machine, or behind the ranks of an MPI job."""
+"""Working nodes, each a process that opens its target: on this machine, or behind the ranks of an MPI job."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
 
-# One node: it does what it is given until the master is gone.
+# A node carries out work until the master is gone.
 
 
 def work_for_master(
     node: Node, request: ProfileRequest, around: IdentitySources, pipe: Connection[Event, Work | None]
 ) -> None:
-    """Serve at the end of a pipe: Ready, then Done for each Work, until there is no more; or Lost, and why.
+    """Serve at the end of a pipe: Ready, then Done for each Work, until there is no more; or Lost with a
+    reason.
 
-    A file that was made is removed in the end, also on SIGTERM and when the master is gone.
+    A file that was created is removed at the end, also on SIGTERM and if the master is gone.
     """
     end_with_parent()
-    # A pipe that breaks is a master that is gone.
+    # A broken pipe means that the master is gone.
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
             with open_target(request, around, _Notes(node, pipe)) as opened:
@@ -74,21 +75,21 @@ def _serve(node: Node, request: ProfileRequest, opened: Opened, pipe: Connection
 
 
 class _Notes(Silent):
-    """Notes go to the master; how far a node has got is not watched."""
+    """Sends notes to the master; the progress of a node is not shown."""
 
     def __init__(self, node: Node, pipe: Connection[Event, Work | None]) -> None:
         self._node = node
         self._pipe = pipe
 
     def note(self, text: str) -> None:
-        """Have the master say it."""
+        """Let the master print it."""
         self._pipe.send(Noted(self._node, text))
 
 
-# Nodes that are processes of this machine, each with a target of its own.
+# Nodes that are processes of this machine, each with its own target.
 
 END_TIMEOUT_S = 15.0
-"""For a node that is to end: fio is stopped, and a file removed."""
+"""Timeout for the end of a node, which stops fio and removes a file."""
 
 
 class LocalNodes:
@@ -99,17 +100,17 @@ class LocalNodes:
         self._names = [request.target for request in requests]
         self._processes: dict[Node, SpawnProcess] = {}
         self._pipes: dict[Node, Connection[Work | None, Event]] = {}
-        # Not forked: threads of the parent, and MPI, would not survive it.
+        # Not forked: threads of the parent, and MPI, would not survive a fork.
         context = multiprocessing.get_context("spawn")
         for node, request in enumerate(requests, first):
             ours, theirs = context.Pipe()
             process = context.Process(
                 target=work_for_master, args=(node, request, around, theirs), name=f"node {node}", daemon=True
             )
-            # It inherits the mask: a signal does not end it with a traceback before it handles signals.
+            # It inherits the mask, so that a signal cannot end it with a traceback before it handles signals.
             with held_back():
                 process.start()
-            # Else it would never break.
+            # Otherwise the pipe would never break.
             theirs.close()
             self._processes[node], self._pipes[node] = process, ours
 
@@ -131,7 +132,7 @@ class LocalNodes:
         try:
             pipe.send(work)
         except OSError:
-            return  # It is dead, which `next_event` finds, too.
+            return  # the process is dead, which `next_event` detects, too
 
     def dismiss(self, node: Node) -> None:
         """End a process, and wait until it has cleaned up."""
@@ -152,7 +153,7 @@ class LocalNodes:
         return time.monotonic()
 
     def pid(self, node: Node) -> int | None:
-        """Of a node's process."""
+        """PID of a node's process."""
         return self._processes[node].pid
 
     def close(self) -> None:
@@ -180,19 +181,19 @@ class LocalNodes:
             self._pipes.pop(node).close()
 
 
-# Nodes that are the ranks of an MPI job. Rank 0 is the master, and has its own device measured, too.
+# Nodes that are the ranks of an MPI job. Rank 0 is the master, and its own device is measured, too.
 #
-# Every rank only passes messages on between MPI and a process of its own that measures: it always answers,
-# and a rank that sends nothing is dead. Only single messages are used: a collective operation would wait for
-# the dead. Open MPI 4 ends the whole job when a rank dies, unless `mpirun --enable-recovery` says otherwise;
-# MPI itself then cannot be ended in an orderly way, and is not.
+# Every rank only passes messages between MPI and a child process that measures, so that it always answers,
+# and a rank that sends nothing is dead. Only point-to-point messages are used: a collective operation would
+# wait for dead ranks. Open MPI 4 ends the whole job when a rank dies, unless `mpirun --enable-recovery` is
+# given; MPI then cannot be finalized, and is not.
 
 MASTER = 0
 ALIVE_EVERY_S = 1.0
 SILENT_S = 15.0
-"""After this a rank is taken for dead; it speaks every ALIVE_EVERY_S."""
+"""A silent rank counts as dead after this time; it sends a message every ALIVE_EVERY_S."""
 MASTER_SILENT_S = 30.0
-"""The master is given more time: it writes profiles to disk in between."""
+"""The master has more time: it writes profiles to disk in between."""
 _LOOK_EVERY_S = 0.02
 _FAREWELL_S = 3.0
 _RECOVERY = "OMPI_MCA_orte_enable_recovery"
@@ -212,14 +213,14 @@ class _Dismissed:
 @dataclass(frozen=True, slots=True)
 class _End:
     orderly: bool
-    """Everybody is there to end MPI together."""
+    """All ranks are there to finalize MPI together."""
 
 
 class World:
-    """All ranks of the job, as one of them sees it."""
+    """All ranks of the job, as seen by one of them."""
 
     def __init__(self) -> None:
-        """Join it. Raises UserError when there is no MPI."""
+        """Join it. Raises UserError if there is no MPI."""
         try:
             configuration: Any = importlib.import_module("mpi4py")
             configuration.rc.finalize = False
@@ -237,11 +238,11 @@ class World:
 
     @property
     def survives(self) -> bool:
-        """The job continues when a rank dies."""
+        """Whether the job continues when a rank dies."""
         return os.environ.get(_RECOVERY) == "1"
 
     def send(self, rank: Node, message: object) -> bool:
-        """Send without waiting; False: MPI says that it cannot."""
+        """Send without waiting; False if MPI reports an error."""
         try:
             self._sending = [each for each in self._sending if not each.Test()]
             self._sending.append(self._all.isend(message, dest=rank))
@@ -250,7 +251,7 @@ class World:
         return True
 
     def receive(self) -> tuple[Node, Any] | None:
-        """A message that is there, and who it is from."""
+        """A received message and its sender."""
         try:
             status = self._mpi.Status()
             if not self._all.iprobe(source=self._mpi.ANY_SOURCE, status=status):
@@ -258,10 +259,10 @@ class World:
             source = status.Get_source()
             return source, self._all.recv(source=source)
         except self._mpi.Exception:
-            return None  # Half a message of a rank that died: found by its silence.
+            return None  # half a message of a rank that died, which its silence reveals
 
     def leave(self, orderly: bool) -> None:
-        """The last thing to do."""
+        """Leave the job; no other call may follow."""
         deadline_s = time.monotonic() + _FAREWELL_S
         while time.monotonic() < deadline_s and not self._sent():
             time.sleep(_LOOK_EVERY_S)
@@ -308,14 +309,14 @@ class MpiNodes:
             self._world.send(node, work)
 
     def dismiss(self, node: Node) -> None:
-        """The rank stays, for MPI's sake, and measures no more."""
+        """The rank stays, as MPI requires it, and measures no more."""
         if node == MASTER:
             self._own.dismiss(node)
         elif node not in self._dead:
             self._world.send(node, _Dismissed())
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """The next message of a rank, or that one sends nothing any more."""
+        """The next message of a rank, or the loss of a silent one."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             self._tell_that_we_live()
@@ -357,9 +358,9 @@ class MpiNodes:
 
 
 def serve_rank(world: World, request: ProfileRequest, around: IdentitySources) -> None:
-    """What every rank but the master does: pass work on to a process of its own, and back what comes of it.
+    """The work of every rank except the master: pass work on to a child process, and results back.
 
-    Ends when the master says so. Raises UserError when nothing is heard of the master any more.
+    Ends on request of the master. Raises UserError if the master is silent.
     """
     with LocalNodes([request], around, world.rank) as own:
         end = _pass_messages(world, own)
@@ -373,7 +374,7 @@ def serve_rank(world: World, request: ProfileRequest, around: IdentitySources) -
 
 
 def _pass_messages(world: World, own: LocalNodes) -> _End | None:
-    """Until the master ends it; None: it sends nothing any more."""
+    """Pass messages until the master ends it; None: the master is silent."""
     host = socket.gethostname()
     heard_s, told_s = time.monotonic(), 0.0
     while time.monotonic() - heard_s < MASTER_SILENT_S:

@@ -1,4 +1,4 @@
-"""Which node does what next: largest first, and in smaller parts towards the end. Pure."""
+"""Order of the work of nodes: largest first, and in smaller parts towards the end. Pure."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from slo_ctl.profile.sweep import LONG_ENOUGH, SweepPlan, longest_s, repetitions
 # Messages between a master and its nodes.
 
 Node = int
-"""Nodes are numbered from 0, which has the device that the profile is of."""
+"""Nodes are numbered from 0; the profile is that of the device of node 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Tests of one size that one node does one after the other."""
+    """Tests of one size that one node carries out in sequence."""
 
     size_bytes: int
     repetition: int
     accesses: tuple[Access, ...]
     limits_s: tuple[float | None, ...]
-    """The longest that each test may take."""
+    """Maximum duration of each test."""
     part: Part = WHOLE
-    """The same part of every test: sequential and random times stay a pair's."""
+    """The same part of every test, so that sequential and random times remain a pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A node has something to say."""
+    """A message of a node for the user."""
 
     node: Node
     text: str
@@ -57,7 +57,7 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A node has done its work, and waits for more."""
+    """A node has completed its work, and waits for more."""
 
     node: Node
     measurements: tuple[Measurement, ...]
@@ -65,60 +65,60 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A node does not continue."""
+    """A node has ended."""
 
     node: Node
     reason: str
     hint: str = ""
-    """The fix, where the node knows it."""
+    """The hint, if the node has one."""
 
 
 Event = Ready | Noted | Done | Lost
 
 
 class Transport(Protocol):
-    """The way to some nodes, each of which has one Work at a time."""
+    """The connection to some nodes, each of which has one Work at a time."""
 
     @property
     def names(self) -> Sequence[str]:
         """Names of nodes, by number."""
 
     def give(self, node: Node, work: Work) -> None:
-        """Have a node do something; when it cannot be reached, `next_event` says so."""
+        """Give work to a node; if it cannot be reached, `next_event` reports that."""
 
     def dismiss(self, node: Node) -> None:
-        """A node gets no more work, and nothing more is heard of it."""
+        """Give a node no more work, and ignore its messages."""
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """The next message of a node; None when there is none within `timeout_s`."""
+        """The next message of a node; None if there is none within `timeout_s`."""
 
     def now_s(self) -> float:
-        """The clock that work passes on, s."""
+        """The clock that advances during work, s."""
 
 
-# How long work is expected to take, before it was done and after. Pure.
+# Expected duration of work, before and after measurements. Pure.
 
 _OVERHEAD_BYTES = 64 << 10
-"""Before anything is known: a request costs as much as this is longer. Only an order is needed, in which
+"""Initial assumption: a request costs as much as this many more bytes. Only an order is needed, in which
 small requests over the same file come first (parallel SeRRa, section 5.2)."""
 
 
 class Costs:
-    """Seconds that all tests of one repetition at a size take, learnt as they are done."""
+    """Seconds that all tests of one repetition at a size take, learned from results."""
 
     def __init__(self, test_s: float | None) -> None:
-        """`test_s`: the longest of one test; None: each goes over the whole file."""
+        """`test_s`: the maximum of one test; None: each covers the whole file."""
         self._test_s = test_s
         self._seen: dict[int, list[float]] = defaultdict(list)
 
     def learn(self, work: Work, took_s: float) -> None:
-        """The tests of that took `took_s` together."""
+        """Learn that these tests took `took_s` together."""
         tests = len(work.accesses) * work.part.share
         if tests > 0 and took_s > 0:
             self._seen[work.size_bytes].append(took_s / tests)
 
     def test_s(self, size_bytes: int) -> float:
-        """Of one test, the mean over the kinds of access; in arbitrary units until anything is known."""
+        """Time of one test, the mean over the kinds of access; in arbitrary units until there is a result."""
         if size_bytes in self._seen:
             return fmean(self._seen[size_bytes])
         known = [fmean(times) / self._guess(size) for size, times in self._seen.items()]
@@ -126,7 +126,7 @@ class Costs:
 
     @property
     def known(self) -> bool:
-        """Something was done: costs are seconds."""
+        """Whether there is a result: costs are then in seconds."""
         return bool(self._seen)
 
     def _guess(self, size_bytes: int) -> float:
@@ -135,27 +135,27 @@ class Costs:
         return 1 + _OVERHEAD_BYTES / size_bytes
 
 
-# Whether nodes are as alike as they are meant to be: whose times are unlike the others'. Pure.
+# Detects nodes whose times differ from those of the others. Pure.
 
 MIN_TESTS = 8
-"""Two rounds of the four tests, that other nodes have done at the same sizes, before anybody is judged."""
+"""Minimum before a node is judged: two rounds of the four tests, done by other nodes at the same sizes."""
 MIN_DIFFERENCE = 0.10
 """Accepted as noise: the error of the paper's complete profile (SAC'15, section 4.2)."""
 NOISE_WIDTHS = 3.0
-"""Standard deviations of single tests that a node may be off, on top of that."""
+"""Standard deviations of single tests by which a node may differ in addition."""
 _MAD_TO_SIGMA = 1.4826
-"""Of a normal distribution."""
+"""MAD to standard deviation of a normal distribution."""
 
 _Kind = tuple["Access", int]
 
 
 @dataclass(frozen=True, slots=True)
 class Oddity:
-    """A node that is unlike the others."""
+    """A node that differs from the others."""
 
     node: Node
     factor: float
-    """Its times over theirs, the median over all tests."""
+    """Its times over those of the others, the median over all tests."""
     noise: float
     """Standard deviation of single tests of one node, relative."""
 
@@ -163,15 +163,15 @@ class Oddity:
 def odd_one(tests: Iterable[tuple[Node, Measurement]]) -> Oddity | None:
     """The node whose times differ most from the others', if that is more than noise.
 
-    Between two nodes the one with the lower number is taken for right: node 0 has the device that is asked
-    about.
+    Of two nodes the one with the lower number is assumed to be right: the profile is that of node 0's
+    device.
     """
     times: dict[Node, dict[_Kind, list[float]]] = defaultdict(lambda: defaultdict(list))
     for node, each in tests:
         times[node][each.access, each.size_bytes].append(math.log(each.access_time_s))
     middles = {node: {kind: median(logs) for kind, logs in own.items()} for node, own in times.items()}
     sigma = _noise(times, middles)
-    # From the highest number: of two that are equally far apart, the first to be met is left out.
+    # From the highest number: of two with the same difference, the first one found is excluded.
     worst: tuple[float, Node] | None = None
     for node in sorted(times, reverse=True):
         shift = _shift(node, times, middles)
@@ -187,7 +187,7 @@ def _shift(
     times: Mapping[Node, Mapping[_Kind, Sequence[float]]],
     middles: Mapping[Node, Mapping[_Kind, float]],
 ) -> float | None:
-    """ln of how much slower a node is than the others; None: too little to compare."""
+    """ln of how much slower a node is than the others; None: too few tests to compare."""
     shifts: list[float] = []
     for kind, logs in times[node].items():
         others = [own[kind] for other, own in middles.items() if other != node and kind in own]
@@ -199,9 +199,9 @@ def _shift(
 def _noise(
     times: Mapping[Node, Mapping[_Kind, Sequence[float]]], middles: Mapping[Node, Mapping[_Kind, float]]
 ) -> float:
-    """Standard deviation of ln(time) within what one node repeated; robust."""
+    """Standard deviation of ln(time) within the repetitions of one node; robust."""
     residuals = [
-        # Each lot's middle is its own: with n values residuals are too small by sqrt((n - 1) / n).
+        # Each group has its own centre: with n values residuals are too small by sqrt((n - 1) / n).
         abs(log - middles[node][kind]) * math.sqrt(len(logs) / (len(logs) - 1))
         for node, own in times.items()
         for kind, logs in own.items()
@@ -212,10 +212,10 @@ def _noise(
 
 
 ROUNDS_LEFT = 3
-"""A part is at most this part of what is left for each node, so that the last ones end nearly together
-(guided self-scheduling: Polychronopoulos and Kuck 1987)."""
+"""A part is at most this fraction of the remaining work for each node, so that the last ones end almost
+together (guided self-scheduling: Polychronopoulos and Kuck 1987)."""
 SHORTEST_PART_S = 4.0
-"""Starting fio four times takes a second: shorter parts would take longer to begin than they save."""
+"""Starting fio four times takes a second: shorter parts would cost more than they gain."""
 
 
 @dataclass(slots=True)
@@ -226,7 +226,7 @@ class _Repetition:
     number: int
     accesses: tuple[Access, ...]
     due: list[Part] = field(default_factory=lambda: [Part()])
-    """Not handed out yet."""
+    """Tests not assigned yet."""
     done: list[tuple[Node, Part, tuple[Measurement, ...]]] = field(default_factory=list)
 
     @property
@@ -239,10 +239,10 @@ class _Repetition:
 
 
 class Schedule:
-    """Tests done, in work at nodes, and left."""
+    """Completed, running and remaining tests."""
 
     def __init__(self, plan: SweepPlan, span_bytes: int, before: Sequence[Measurement], nodes: int) -> None:
-        """`before` was measured in earlier sessions; `nodes` is how many there are to begin with."""
+        """`before` was measured in earlier sessions; `nodes` is the initial number of nodes."""
         self._plan = plan
         self._span_bytes = span_bytes
         self._before = tuple(before)
@@ -255,14 +255,14 @@ class Schedule:
             self._numbers[each.size_bytes] = max(self._numbers[each.size_bytes], each.repetition + 1)
 
     def next_for(self, node: Node) -> Work | None:
-        """What the node does now; None: nothing, unless what others are at shows that more is wanted."""
+        """The next work of the node; None: none, unless results of the others show that more is needed."""
         if node in self._at:
             raise ValueError(f"node {node} is at work")
         self._plan_ahead()
         due = [each for each in self._repetitions if each.due]
         if not due:
             return None
-        # Ties go to large requests: how long they take bounds the time of small ones.
+        # Ties go to large requests: their duration limits the total time.
         chosen = max(due, key=lambda each: (-self._round(each), self._cost_s(each), each.size_bytes))
         part = self._cut(chosen, sum(map(self._cost_s, due)))
         known = self.measurements()
@@ -275,38 +275,38 @@ class Schedule:
         return work
 
     def done(self, node: Node, measurements: Sequence[Measurement]) -> None:
-        """The node has done what it was given."""
+        """The node has completed its work."""
         repetition, work = self._at.pop(node)
         repetition.done.append((node, work.part, tuple(measurements)))
         self._costs.learn(work, math.fsum(each.elapsed_s for each in measurements))
 
     def lose(self, node: Node) -> None:
-        """The node does nothing more; its current work is open again."""
+        """The node ends; its current work becomes available again."""
         self._nodes -= 1
         if node in self._at:
             repetition, work = self._at.pop(node)
             repetition.due.append(work.part)
 
     def forget(self, node: Node) -> None:
-        """Discard what the node has measured: it is measured again."""
+        """Discard the measurements of a node: they are repeated."""
         for each in self._repetitions:
             each.due += [part for who, part, _ in each.done if who == node]
             each.done = [entry for entry in each.done if entry[0] != node]
 
     @property
     def busy(self) -> int:
-        """Nodes that are at work."""
+        """Number of working nodes."""
         return len(self._at)
 
     def tests(self) -> Iterator[tuple[Node, Measurement]]:
-        """Every test or part of one of this session, and who did it."""
+        """Every test or part of one of this session, and its node."""
         for repetition in self._repetitions:
             for node, _, measurements in repetition.done:
                 for each in measurements:
                     yield node, each
 
     def measurements(self) -> list[Measurement]:
-        """Those of before, and those of every repetition that is whole."""
+        """Earlier measurements, and those of every complete repetition."""
         found = list(self._before)
         for repetition in self._repetitions:
             if repetition.whole:
@@ -315,7 +315,7 @@ class Schedule:
         return found
 
     def _plan_ahead(self) -> None:
-        """Open every repetition that is wanted as far as is known now."""
+        """Open all repetitions that are known to be needed."""
         known = self.measurements()
         counts = repetitions_by_size(known)
         opened: dict[tuple[int, Direction], int] = defaultdict(int)
@@ -335,7 +335,7 @@ class Schedule:
                 self._numbers[size] += 1
 
     def _wanted(self, known: Sequence[Measurement], direction: Direction, size: int, count: int) -> int:
-        """How many more repetitions the rule will want: what is sure, then one at a time."""
+        """Number of further repetitions for the rule: the certain ones, then one at a time."""
         rule = self._plan.rule
         if count >= rule.max_repetitions:
             return 0
@@ -347,12 +347,12 @@ class Schedule:
         if rule.precision <= 0 or not math.isfinite(wide):
             more = self._nodes
         else:
-            # An interval narrows with the square root of the repetitions; an idle node would be no gain.
+            # An interval narrows with the square root of the repetitions; leaving a node idle gains nothing.
             more = math.ceil(count * ((wide / rule.precision) ** 2 - 1))
         return min(max(more, 1), max(self._nodes, 1), rule.max_repetitions - count)
 
     def _round(self, repetition: _Repetition) -> int:
-        """With a budget every size comes once before any twice: when it ends, lines are whole."""
+        """With a budget every size is measured once before any twice: lines are complete at its end."""
         return repetition.number if self._plan.budget_s is not None else 0
 
     def _cost_s(self, repetition: _Repetition) -> float:
@@ -360,18 +360,18 @@ class Schedule:
         return tests * self._costs.test_s(repetition.size_bytes)
 
     def _cut(self, repetition: _Repetition, left_s: float) -> Part:
-        """Take a part of what is due of a repetition: small enough beside all that is left."""
+        """Take a part of the remaining work of a repetition: small compared with all remaining work."""
         whole = repetition.due.pop(0)
         if self._plan.test_s is not None:
-            return whole  # Short already, and as short as it can be.
+            return whole  # already short, and as short as possible
         whole_s = len(repetition.accesses) * self._costs.test_s(repetition.size_bytes)
         fair = left_s / (max(self._nodes, 1) * ROUNDS_LEFT) / whole_s
-        # A sequential test begins with a random access, which has to stay a hundredth of it.
+        # A sequential test begins with a random access, which must remain a hundredth of it.
         least = LONG_ENOUGH * repetition.size_bytes / self._span_bytes
         if self._costs.known:
             least = max(least, SHORTEST_PART_S / whole_s)
         count = max(1, math.ceil(PARTS * max(fair, least)))
-        # What would be left is too short by itself.
+        # The remainder would be too short.
         if whole.end - whole.begin < count + math.ceil(PARTS * least):
             return whole
         repetition.due.insert(0, Part(whole.begin + count, whole.end))

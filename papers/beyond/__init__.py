@@ -1,4 +1,4 @@
-"""What slo-ctl adds to the papers: a claim for each addition, judged by 95 % confidence intervals."""
+"""Additions of slo-ctl to the papers: a claim for each addition, judged by 95 % confidence intervals."""
 
 from papers.beyond import control, idle_time, locality
 from papers.figure import Figure

@@ -1,4 +1,4 @@
-"""What the policies of slo-ctl add: fair queue with OPS, p99, and no starvation."""
+"""Claims about the policies of slo-ctl: fair queue with OPS, p99, and no starvation."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ def _work(experiment: Experiment) -> fsim.Work:
 
 @lru_cache(maxsize=256)
 def _outcome(experiment: Experiment) -> fsim.Outcome:
-    # What the file system writes is most of the CPU, and the same for any mapping and number of log blocks;
-    # for most allocators also with TRIM.
+    # The writes of the file system take most of the CPU time, and are the same for any mapping and number of
+    # log blocks; for most allocators also with TRIM.
     drive = experiment.drive.replace("mapping=fast", "mapping=bast")
     trim = experiment.trim and ALLOCATORS[experiment.allocator].allocator.regards_trim
     return fsim.play(experiment, _work(replace(experiment, drive=drive, log_blocks=LOG_BLOCKS, trim=trim)))
@@ -92,9 +92,8 @@ def _elapsed(trial: Trial, workload: str, drives: tuple[str, ...], trims: tuple[
     return Panel(f"Postmark {workload}", "virtual s", cells)
 
 
-# Why greedy-local is hardly faster on the Samsung with FAST mapping and TRIM: full merges are what it saves,
-# and there the log blocks hold nearly all that a run does not write in sequence. One thing is changed at a
-# time.
+# Why greedy-local is hardly faster on the Samsung with FAST mapping and TRIM: it saves full merges, and there
+# the log blocks hold nearly all non-sequential writes of a run. The experiments change one thing at a time.
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Offsets = NDArray[np.floating[Any]]
-    """Of requests, in order, as parts of the space."""
+    """Offsets of requests, in order, as parts of the space."""
 
 _REQUESTS, _POINTS = 20_000, 60
 _PLACES, _PLACES_OF_TRACES = 20, 200
 """Traces use a few per cent of their disks."""
 _USED = 0.1
-"""Of the requests that a place would have if all were alike: with fewer it counts as unused."""
+"""Share of the requests that a place would have with uniform access; below it, the place counts as unused."""
 
 
 def _panels(offsets: Mapping[str, Offsets], places: int) -> list[Panel]:
@@ -44,7 +44,7 @@ def _panels(offsets: Mapping[str, Offsets], places: int) -> list[Panel]:
 
 
 def access_pattern(trial: Trial) -> list[Panel]:
-    """Of the synthetic workloads."""
+    """Access pattern of the synthetic workloads."""
     space = 2**30
     requests = {"requests": _REQUESTS}
     offsets = {
@@ -60,13 +60,13 @@ def access_pattern(trial: Trial) -> list[Panel]:
 
 
 def access_pattern_of_traces(trial: Trial) -> list[Panel]:
-    """Of the traces that are there."""
+    """Access pattern of the available traces."""
     del trial
     return _panels({name: _offsets_of_trace(path) for name, path in trace_paths().items()}, _PLACES_OF_TRACES)
 
 
 def _offsets_of_trace(path: Path) -> Offsets:
-    """Disks one after the other, each as large as the trace uses it."""
+    """Disks one after the other, each as large as the part that the trace uses."""
     batches = list(open_trace(path))
     volume = np.concatenate([batch.volume for batch in batches]).astype(np.int64)
     offset = np.concatenate([batch.offset_bytes for batch in batches]).astype(np.float64)
@@ -82,7 +82,7 @@ def _bands(name: str, places: int) -> Rule:
     def judge(results: Results) -> Judged:
         table = results.tables["Requests by place"]
         used = [table.cells[name, column].mean >= _USED * 100 / places for column in table.columns]
-        # A band begins where a place that is used follows one that is not.
+        # A band begins where a used place follows an unused one.
         bands = sum(after and not before for before, after in pairwise([False, *used]))
         unused = places - sum(used)
         return Judged(f"{bands} bands, {unused} of {places} places unused", bands >= 2)

@@ -1,4 +1,4 @@
-"""Figure 1: how well weights of the kernel's block layer are kept on a disk and on SSDs, in real time."""
+"""Figure 1: how accurately the kernel's block layer enforces weights on a disk and on SSDs, in real time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures 3 to 5 and table I: where files are put, and what Postmark takes then."""
+"""Figures 3 to 5 and table I: where files are placed, and the resulting time of Postmark."""
 
 from __future__ import annotations
 

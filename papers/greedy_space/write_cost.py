@@ -1,4 +1,4 @@
-"""Figures 1 and 2, and the model: what a write costs by request size and order, and the logical block."""
+"""Figures 1 and 2, and the model: the cost of a write by request size and order, and the logical block."""
 
 from __future__ import annotations
 

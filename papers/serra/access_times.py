@@ -69,7 +69,7 @@ def access_time_errors(trial: Trial) -> list[Panel]:
     """Median relative error of the estimated access times over all sizes, by test and number of points."""
     panels = []
     for name in (*CLASSES, BUFFERED, VARYING):
-        # What varies is known exactly where it does not.
+        # Times that do not vary are known exactly.
         whole = complete("SSD" if name == VARYING else name, file_mb(trial, name), 1)
         cells = {}
         for points in _POINTS:

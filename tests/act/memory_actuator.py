@@ -1,4 +1,4 @@
-"""Knobs in memory, with the ways in which real ones fail."""
+"""Knobs in memory that can fail like real ones."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from slo_ctl.model.setting import ActError, Knob, Lever
 
 
 class Crash(BaseException):
-    """SIGKILL, as far as the code under test can tell."""
+    """Simulates SIGKILL for the code under test."""
 
 
 class MemoryActuator:
-    """Weights are whole numbers of 1..1000; limits are whole numbers; counts what is written."""
+    """Weights are integers of 1..1000, limits are integers; counts the writes."""
 
     levers = frozenset({Lever.CGROUP_WEIGHT, Lever.CGROUP_LIMIT})
 
     def __init__(self, values: dict[Knob, float | None]) -> None:
         self.values = values
         self.identities: dict[str, str] = {}
-        """What is at each place."""
+        """The value of each knob."""
         self.written: list[Knob] = []
         self.reads = 0
         self.crash_in: int | None = None
-        """Writes until a crash; an odd one crashes after the write, an even one before it."""
+        """Writes until a crash; an odd number crashes after the write, an even one before it."""
         self.deaf: set[Knob] = set()
         self.broken: dict[Knob, ActError] = {}
         self.broken_writes: dict[Knob, ActError] = {}

@@ -1,4 +1,4 @@
-"""Schedulers and io.cost of a device, on a made-up /sys and root group that answer as the kernel does."""
+"""I/O schedulers and io.cost of a device, on a fake /sys and root group that behave like the kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARAMETERS = {
 
 
 class Host:
-    """A device whose scheduler forgets its parameters when another is chosen, and io.cost's two files."""
+    """A device whose scheduler loses its parameters when another is selected, and the io.cost files."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str = "mq-deadline") -> None:
         self.sys, self.cgroup = root / "sys", root / "cgroup"
@@ -102,7 +102,7 @@ def test_scheduler_and_parameters_are_set_and_restored(host: Host, tmp_path: Pat
     (outcome,) = keeper.apply(wanted, verify_all=True)
     assert (outcome.state, host.writes) == (OutcomeState.UNCHANGED, written)
 
-    # Another process knows from the journal alone what to restore.
+    # Another process must be able to restore from the journal alone.
     (outcome,) = host.keeper(tmp_path / "journal.json").undo()
     assert outcome.state is OutcomeState.RESTORED
     assert host.snapshot() == before

@@ -82,10 +82,10 @@ class Clock:
 
 
 def test_slow_answer_restores_full_timeout() -> None:
-    """Else no answer would be waited for again where each takes longer than the little time."""
+    """Otherwise no answer would get the full timeout again while each takes longer than the short one."""
     clock = Clock()
     calls = one_that_hung_until(1.0, clock)
-    # It has ended, and others have little time for a while all the same.
+    # The call has ended, but others have the short timeout for a while.
     with pytest.raises(ActError):
         calls.call("b", partial(time.sleep, 0.5))
     clock.now_s = 3.1

@@ -1,4 +1,4 @@
-"""The cgroup actuator on trees with the files of cgroup v2, as kernels 6.1 and 6.12 show them."""
+"""The cgroup actuator on trees with the files of cgroup v2, as in kernels 6.1 and 6.12."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_values_are_rounded_as_the_kernel_does(
 
 
 def test_a_threaded_group_is_told_apart_from_one_without_io(tree: Tree) -> None:
-    """To enable io for it, as the hint said, is refused by the kernel."""
+    """The hint was to enable io for it, which the kernel refuses."""
     (tree.vm / "io.max").unlink()
     (tree.vm / "cgroup.type").write_text("threaded\n")
     (tree.vm.parent / "cgroup.type").write_text("domain threaded\n")
@@ -191,7 +191,7 @@ def test_unparsable_weight_is_refused(tree: Tree, text: str) -> None:
 
 
 def test_weights_for_single_devices_are_set_again_if_setting_fails_halfway(tree: Tree) -> None:
-    """systemd may have written the weight of the group, by which bfq removes them, before it fails."""
+    """systemd may write the weight of the group before it fails, upon which bfq removes them."""
     file = tree.vm / "io.bfq.weight"
     file.write_text("default 100\n8:0 50\n")
 

@@ -1,4 +1,4 @@
-"""The journal on disk: whole or as it was, and never passed over."""
+"""The journal on disk: complete or unchanged, and never ignored."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_another_namespace_of_the_same_name_has_original_values_of_its_own(tmp_p
     journal.add({FTL: Original(3.0, "db"), other: Original(5.0, "web")})
     again = Journal(path)
     again.identify({"ssd0/a": "monday", "ssd0/b": "monday"})
-    assert len(again) == 2  # what b was is not known
+    assert len(again) == 2  # the original value of b is unknown
     changes = again.changes
     again.identify({"ssd0/a": "tuesday"})
     assert list(again.originals()) == [other]

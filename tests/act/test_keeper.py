@@ -1,4 +1,4 @@
-"""The keeper over knobs in memory: whatever happens, originals come back and nothing else is touched."""
+"""The keeper with knobs in memory: in all cases originals are restored and nothing else is changed."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_rounded_values_are_reported(world: World) -> None:
 
 
 def test_what_another_program_sets_meanwhile_is_what_is_restored(world: World) -> None:
-    """Its value replaced the one before slo-ctl, and was lost when the daemon stopped."""
+    """Its value replaced the original one, and was lost when the daemon stopped."""
     knob, other = WEIGHTS[0], WEIGHTS[1]
     wanted = [want(knob, 300), want(other, 300)]
     world.keeper.apply(wanted)
@@ -154,7 +154,7 @@ def test_a_setting_that_another_program_has_replaced_is_left_to_it(world: World,
 
 
 def test_settings_are_restored_after_a_plan(world: World) -> None:
-    """When the last SLOs were removed in the epoch after `slo-ctl plan`, their settings stayed in force."""
+    """If the last SLOs were removed in the epoch after `slo-ctl plan`, their settings stayed in force."""
     wanted = [want(LIMITS[1], 300)]
     world.keeper.apply(wanted)
     world.keeper.apply(wanted)
@@ -215,7 +215,7 @@ def test_changing_limits_do_not_write_the_journal_each_time(world: World) -> Non
 @pytest.mark.parametrize("config_follows", [False, True])
 @pytest.mark.parametrize("at_stop", [False, True])
 def test_settings_of_a_renamed_group_are_restored(world: World, at_stop: bool, config_follows: bool) -> None:
-    """As `mv` renames cgroups of v1: its limits stayed for good, and later counted as its own."""
+    """As `mv` renames cgroups of v1: its limits stayed in force, and later counted as originals."""
     old, new = LIMITS[1], Knob(Lever.CGROUP_LIMIT, "/shop", "read_iops", "7:0")
     world.actuator.identities = {"/vm1": "11"}
     world.keeper.apply([want(old, 300)])
@@ -246,7 +246,7 @@ def test_a_group_that_took_the_name_of_a_renamed_one_keeps_its_values(world: Wor
 
 
 def test_all_settings_of_a_renamed_group_are_restored_when_only_some_change(world: World) -> None:
-    """Its weight stayed for good when only its limit was set again on the group that took its name."""
+    """Its weight stayed in force if only its limit was set again on the group that took its name."""
     weight, limit = WEIGHTS[1], LIMITS[1]
     assert weight.place == limit.place == "/vm1"
     moved = {knob: replace(knob, place="/shop") for knob in (weight, limit)}
@@ -264,7 +264,7 @@ def test_all_settings_of_a_renamed_group_are_restored_when_only_some_change(worl
 
 
 def test_a_plan_leaves_the_journal_as_it_is(world: World) -> None:
-    """A dry run beside the daemon replaced its journal when a group had gone."""
+    """A dry run while the daemon was running replaced its journal when a group had been removed."""
     world.keeper.apply([want(knob, 300) for knob in KNOBS])
     content = world.path.read_bytes()
     del world.actuator.values[LIMITS[0]]
@@ -277,7 +277,7 @@ def test_a_plan_leaves_the_journal_as_it_is(world: World) -> None:
 
 
 def test_many_groups_that_went_are_one_change_of_the_journal(tmp_path: Path) -> None:
-    """Each rewrote it: a thousand VMs that stopped at once delayed an epoch by a minute."""
+    """Each removal rewrote it: a thousand VMs that stopped at once delayed an epoch by a minute."""
     knobs = [Knob(Lever.CGROUP_WEIGHT, f"/vm{i}", "weight") for i in range(500)]
     actuator = MemoryActuator(dict.fromkeys(knobs, 100.0))
     journal = Journal(tmp_path / "journal.json")
@@ -395,7 +395,7 @@ def test_failed_restore_is_retried(world: World) -> None:
 
 def test_dependent_setting_waits_for_the_other(tmp_path: Path) -> None:
     class Budget(MemoryActuator):
-        """The sum of all values is bounded, as that of OPS blocks is."""
+        """The sum of all values is bounded, like that of OPS blocks."""
 
         def write(self, knob: Knob, value: float | None) -> None:
             others = sum(v or 0 for k, v in self.values.items() if k != knob)
@@ -463,7 +463,7 @@ def test_knobs_are_described() -> None:
 
 
 def test_repeated_and_fewer_settings_are_noticed(world: World) -> None:
-    """What is remembered from one call to the next hides no change, also not of a list that is changed."""
+    """The state kept between calls hides no change, even if the caller modifies its list."""
     (one, other), actuator = WEIGHTS[:2], world.actuator
     wanted = [want(one, 2.0), want(other, 3.0)]
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""The libvirt actuator against invented connections: what cannot be had from a real one here."""
+"""The libvirt actuator with fake connections, for cases that a real one cannot produce here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def refusal(code: int) -> Exception:
 
 
 class SystemdHost:
-    """A domain whose weight goes through systemd to bfq, and a connection that breaks when told to."""
+    """A domain whose weight systemd converts for bfq, and a connection that can be broken."""
 
     XML = (
         "<domain><devices><disk type='vhostuser' device='disk'><target dev='vda'/></disk></devices></domain>"

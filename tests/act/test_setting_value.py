@@ -1,4 +1,4 @@
-"""When a knob has the value wanted of it."""
+"""When the value of a knob counts as the wanted one."""
 
 from __future__ import annotations
 

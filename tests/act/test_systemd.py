@@ -1,4 +1,4 @@
-"""Properties of units, by a mock systemd: it keeps them and writes the cgroup files."""
+"""Properties of units with a mock systemd, which stores them and writes the cgroup files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KEYS = {
 
 
 class FakeSystemd:
-    """Keeps properties of one unit, with the values that systemd 257 has on D-Bus."""
+    """Stores properties of one unit, with the D-Bus values of systemd 257."""
 
     def __init__(self, folder: Path) -> None:
         self.group = folder / "cgroup" / PLACE.lstrip("/")
@@ -54,7 +54,7 @@ class FakeSystemd:
         self.actuator = SystemdActuator(self._cgroups, self.sys, self)
 
     def waiting_for(self, moment: Callable[[], object], timeout_s: float) -> SystemdActuator:
-        """An actuator with a short timeout, each of whose calls waits for something first."""
+        """An actuator with a short timeout; each of its calls first waits for `moment`."""
         self.before_each = moment
         return SystemdActuator(self._cgroups, self.sys, self, timeout_s=timeout_s)
 
@@ -123,7 +123,7 @@ def test_properties_are_set_read_back_and_restored(
     assert systemd.assigned == [assigned]
     (outcome,) = keeper.apply([setting])
     assert outcome.state is OutcomeState.UNCHANGED
-    # As after a crash: the journal alone is left.
+    # As after a crash: only the journal remains.
     (outcome,) = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json")).undo()
     assert outcome.state is OutcomeState.RESTORED
     assert systemd.assigned[-1] == (assigned[0], NOT_SET if name.endswith("weight") else {NODE: NOT_SET})
@@ -155,14 +155,14 @@ def test_value_refused_by_systemd_is_reported(systemd: FakeSystemd, tmp_path: Pa
 
 
 def test_limit_written_without_systemd_is_kept(systemd: FakeSystemd, tmp_path: Path) -> None:
-    """systemd writes all four limits of a device at once, those that it does not know of as max."""
+    """systemd writes all four limits of a device at once; those it was not asked to set become max."""
     (systemd.group / "io.max").write_text(f"{NVME} rbps=max wbps=5000 riops=max wiops=max\n")
     keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
     (outcome,) = keeper.apply([Setting(knob("read_iops"), 400.0, "web", "")])
     assert outcome.state is OutcomeState.UNAPPLIED
     assert "that systemd did not set (write_bytes_s 5000)" in outcome.reason
     assert systemd.assigned == []
-    # A limit that systemd knows is none of those.
+    # A limit that systemd set is not one of those.
     systemd.by_device["IOWriteBandwidthMax"] = {NODE: 5000}
     (outcome,) = keeper.apply([Setting(knob("read_iops"), 400.0, "web", "")])
     assert outcome.state is OutcomeState.APPLIED
@@ -174,7 +174,7 @@ def test_later_limit_written_by_others_is_kept(systemd: FakeSystemd, tmp_path: P
     (systemd.group / "io.max").write_text(f"{NVME} rbps=max wbps=5000 riops=400 wiops=max\n")
     (outcome,) = keeper.undo()
     assert outcome.state is OutcomeState.RESTORED
-    # Written last; the kernel keeps the others, while this file is plain.
+    # Written last; the kernel keeps the others, while this file is a plain file.
     assert (systemd.group / "io.max").read_text().startswith(f"{NVME} wbps=5000\n")
 
 
@@ -196,7 +196,7 @@ def test_hanging_systemd_is_not_waited_for(tmp_path: Path) -> None:
         with pytest.raises(ActError, match="systemd has not answered"):
             actuator.write(knob("cost_weight"), 300.0)
     answers.set()
-    # At the end there is time: what hung has ended before anything is restored.
+    # A stop waits longer: hanging calls have ended before anything is restored.
     actuator.wait_longer()
     assert systemd.weight == 300
     actuator.write(knob("cost_weight"), None)
@@ -205,7 +205,7 @@ def test_hanging_systemd_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_slow_systemd_still_applies_the_change(tmp_path: Path) -> None:
-    """Though nothing is ever answered in time, and nothing is taken for restored meanwhile."""
+    """Although no call returns in time, and nothing counts as restored meanwhile."""
     systemd = FakeSystemd(tmp_path)
     begins, slow = threading.Event(), threading.Event()
     actuator = systemd.waiting_for(lambda: begins.wait(60.0) and slow.wait(0.1), timeout_s=0.01)
@@ -276,14 +276,14 @@ def test_unit_names_have_no_special_characters(cgroup: str) -> None:
     assert unit is None or (unit.isascii() and not set(unit) & set(" \n\0'\"$;|&/"))
 
 
-# What goes over D-Bus: a bus of its own, on which a unit's manager answers with recorded replies.
+# The D-Bus protocol: a private bus on which a unit's manager sends recorded replies.
 
 MANAGER = "org.freedesktop.systemd1"
 UNIT_PATH = "/org/freedesktop/systemd1/unit/web"
 
 
 class BusServer:
-    """One connection after the other: authenticates, greets, and answers calls with what `answers` has."""
+    """Serves one connection at a time: authenticates, greets, and answers calls from `answers`."""
 
     def __init__(self, path: Path, answers: dict[str, tuple[str, tuple[Any, ...]]]) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
@@ -295,7 +295,7 @@ class BusServer:
         self._thread.start()
 
     def close(self) -> None:
-        # Closing alone does not end accept(): it may take connections of the next socket of this number.
+        # Closing alone does not end accept(), which may take connections of the next socket with its number.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
         self._listener.close()
@@ -308,7 +308,7 @@ class BusServer:
                     self._talk(connection)
 
     def _talk(self, connection: socket.socket) -> None:
-        # Byte by byte: what follows BEGIN in the same packet is a message.
+        # Byte by byte, as the data after BEGIN in the same packet is a message.
         line = b""
         while not line.endswith(b"BEGIN\r\n"):
             byte = connection.recv(1)

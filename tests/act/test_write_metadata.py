@@ -23,7 +23,7 @@ URI = "test:///default"
 
 @pytest.fixture
 def vm() -> Iterator[WritableDomain]:
-    """The one VM of the test driver, which is made anew for each connection."""
+    """The VM of the test driver, which is created anew for each connection."""
     with writable_domain(URI, "test") as domain:
         yield domain
 

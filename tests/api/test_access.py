@@ -1,4 +1,4 @@
-"""`[access]`: what users and groups may do at the daemon's socket. Real users, by the kernel's word."""
+"""`[access]`: permissions of users and groups at the daemon's socket. Real users, from peer credentials."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def user(name: pwd.struct_passwd, *groups: int) -> Iterator[None]:
 
 
 class NobodyClient:
-    """Sends requests as `nobody`, who is in the socket's group, `daemon`."""
+    """Sends requests as `nobody`, a member of the socket's group `daemon`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -170,7 +170,7 @@ def test_several_vms_are_changed_at_once(served: Served) -> None:
         ("put", "/v1/vms/web/1/slo", [3], "body: not a JSON object"),
         ("put", "/v1/vms/nobody/slo", {"fields": {"weight": 1}}, "there is no VM nobody"),
         ("delete", "/v1/vms/web/1/slo?fields=colour", None, "colour"),
-        # None of these may be taken for all fields, or for a change that is not only checked.
+        # None of these may be interpreted as all fields, or as a change that is applied instead of checked.
         ("delete", "/v1/vms/web/1/slo?field=p99", None, "field: unknown"),
         ("delete", "/v1/vms/web/1/slo?fields=", None, "no fields to unset"),
         ("delete", "/v1/vms/web/1/slo?fields=p99&fields=min", None, "given twice"),
@@ -371,7 +371,7 @@ def test_idle_connections_do_not_block_new_ones(served: Served) -> None:
 
 
 def _stable_open_files() -> int:
-    """Open files of this process, of server and clients, once their number is stable."""
+    """Number of open files of this process, for server and clients, after it has become stable."""
     before = -1
     while (now := len(os.listdir("/proc/self/fd"))) != before:  # noqa: PTH208
         before = now
@@ -454,6 +454,6 @@ def test_unreachable_daemon_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_closes_the_connection_runs() -> None:
-    """With too many connections `vm set` said that it was not running, and how to start it."""
+    """With too many connections `vm set` reported that the daemon was not running."""
     with answering(b"") as client, pytest.raises(SilentError, match="too many at a time"):
         client.get("/v1/status")

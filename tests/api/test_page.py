@@ -19,7 +19,7 @@ from slo_ctl.model.status import Verdict
 SOURCES = {
     each.name: each.read_text() for each in (files("slo_ctl.show") / "page").iterdir() if each.is_file()
 }
-"""Our own; uPlot is below `uplot/` as it is released."""
+"""Our own files; uPlot is below `uplot/`, as released."""
 
 
 def free_port() -> int:
@@ -85,7 +85,7 @@ def test_history_covers_the_requested_minutes(port: int) -> None:
     _, body = ask(port, "/history.json?vm=web/1&minutes=60")
     history = json.loads(body)
     assert history["vm"] == "web/1"
-    assert STATUS.at < history["since"]  # of the real clock
+    assert STATUS.at < history["since"]  # the history uses the real clock
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
@@ -172,7 +172,7 @@ def test_page_listens_on_loopback_only(controller: FakeController, address: str)
 
 
 def test_names_of_vms_cannot_become_markup() -> None:
-    """Nor can anything else that the script writes."""
+    """The same holds for all other strings that the script inserts."""
     ways = (
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|setHTML|srcdoc|Parser"
     )

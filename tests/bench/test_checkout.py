@@ -1,4 +1,4 @@
-"""Benchmarks measure the checkout that they lie in, whatever is installed."""
+"""Benchmarks measure the checkout that they belong to, whatever is installed."""
 
 from __future__ import annotations
 

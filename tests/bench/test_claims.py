@@ -1,4 +1,4 @@
-"""The claims of README and docs: the quick ones hold, and the others have commands that exist."""
+"""The claims of README and docs: the quick ones hold, and the commands of the others exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bench/harm.py` makes of what it recorded."""
+"""The figures that `bench/harm.py` computes from recorded data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BEGAN_S = 1_700_000_000
 
 
 def log_of(folder: Path, *requests: tuple[float, float], size: int = 4096) -> Path:
-    """A log as fio writes it, from (completed after s, latency in ms)."""
+    """A log in fio's format, from (completed after s, latency in ms)."""
     path = folder / "web_lat.1.log"
     lines = (f"{round((BEGAN_S + at_s) * 1e3)}, {round(ms * 1e6)}, 1, {size}, 0" for at_s, ms in requests)
     path.write_text("".join(f"{line}\n" for line in lines))

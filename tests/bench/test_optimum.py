@@ -1,4 +1,4 @@
-"""How `bench/optimum.py` judges what it measured."""
+"""How `bench/optimum.py` judges its measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bench/peers.py` writes for other simulators and reads from them; recorded from real runs."""
+"""Files that `bench/peers.py` writes for other simulators and reads from them, recorded from real runs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SimulationTime(us)\tReponseTime(us)\tEndToEndDelay(us)
 2462\t2462\t2462
 3283\t1283\t1283
 """
-# Of a drive after GC.
+# Output of a drive after GC.
 FTL = """\
 <MQSim_Results><SSDDevice><SSDDevice.FTL Issued_Flash_Program_CMD="3925652" Issued_Flash_Erase_CMD="28692"
 Total_GC_Executions="28689" Average_Page_Movement_For_GC="96.594653" Total_WL_Executions="3"/>

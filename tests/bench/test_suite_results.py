@@ -1,4 +1,4 @@
-"""Results of suites of others, as read from what they print."""
+"""Results of other projects' test suites, parsed from their output."""
 
 from __future__ import annotations
 

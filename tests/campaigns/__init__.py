@@ -1,1 +1,1 @@
-"""Campaigns: rounds of faults from a seed, against what was acknowledged. `python -m campaigns --help`."""
+"""Campaigns: random faults, checked against acknowledged operations. `python -m campaigns --help`."""

@@ -1,4 +1,4 @@
-"""`python -m campaigns NAME`: faults from a seed against a served drive and the daemon."""
+"""`python -m campaigns NAME`: random faults against a served drive and the daemon."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .runner import Campaign, read, summary
 
 
 def main() -> int:
-    """Exit status 0 without a fault, 1 with one."""
+    """Returns exit status 0 without a fault, 1 with one."""
     parser = argparse.ArgumentParser(prog="campaigns", description=__doc__)
     parser.add_argument("name", choices=sorted(KINDS))
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rounds", type=int, help="no more than so many")
-    parser.add_argument("--round", type=int, help="this one alone, as when it failed; not recorded")
+    parser.add_argument("--rounds", type=int, help="maximum number of rounds")
+    parser.add_argument("--round", type=int, help="repeat this round only; not recorded")
     parser.add_argument("--results", type=Path, default=Path("build/campaigns"), metavar="FOLDER")
     given = parser.parse_args()
     threading.excepthook = lambda args: sys.stderr.write(f"thread {args.thread}: {args.exc_value}\n")
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def _end(*_: object) -> None:
-    """Leave by way of every `finally`, so that what was started is ended; once, as they take a while."""
+    """Exit through every `finally`, so that all processes are stopped; once, as they take a while."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + signal.SIGTERM)
 

@@ -17,7 +17,7 @@ from .faults import check
 
 @dataclass(frozen=True)
 class State:
-    """What is kept of one namespace."""
+    """The persistent settings of one namespace."""
 
     size_bytes: int
     ops_blocks: int
@@ -29,7 +29,7 @@ States = dict[str, State]
 
 
 def kept(device: Path) -> States:
-    """As the files in the folder of a device say."""
+    """The settings in the files of a device."""
     record, settings = read_record(device), read_settings(device)
     found = {}
     for given in record.namespace:
@@ -44,7 +44,7 @@ def kept(device: Path) -> States:
 
 
 def served(control: ControlClient) -> States:
-    """As the server has them, moves under way carried out."""
+    """The settings in the server, as if moves in progress were complete."""
     statistics = control.statistics()
     moves = statistics["moves"]["pending"]
 
@@ -60,7 +60,7 @@ def served(control: ControlClient) -> States:
 
 
 class Changer(Load):
-    """Changes one thing after the other until the connection ends, and knows what has to hold then."""
+    """Makes one change after the other until the connection ends, and records which must then hold."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Changer(Load):
         timed: bool,
         clock: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`least_bytes` of each namespace stay; `timed` devices have weights and limits."""
+        """`least_bytes` is the minimum size of each namespace; `timed` devices have weights and limits."""
         super().__init__()
         self._device, self._control, self._least, self._timed = device, control, least_bytes, timed
         self._random = Random(seed)  # noqa: S311 - no secret
@@ -81,10 +81,10 @@ class Changer(Load):
         self._unacknowledged: dict[str, Any] | None = None
         self._clock = clock
         self._history = [(0, 0, self._due)]
-        """When each state was asked for, and when it was acknowledged."""
+        """Each state, with the times at which it was requested and acknowledged."""
 
     def work(self) -> None:
-        """Until it is told to stop, or the server is gone."""
+        """Run until stopped, or until the server is gone."""
         while not self.finish.wait(self._random.uniform(0, 0.03)):
             self._unacknowledged, asked_at = self._command(), self._clock()
             fields = dict(self._unacknowledged)
@@ -136,7 +136,7 @@ class Changer(Load):
         return {"op": kind}
 
     def _results(self, found: States) -> list[States]:
-        """What the command under way may have led to, once it is carried out."""
+        """Possible results of the command in progress, after it has been carried out."""
         if self._unacknowledged is None:
             return []
         due, command = dict(self._due), self._unacknowledged
@@ -150,17 +150,17 @@ class Changer(Load):
                 if end is not None:
                     due[end] = replace(due[end], ops_blocks=due[end].ops_blocks + by)
         elif command["op"] == "resize":
-            # Blocks come from its own or the spare ones, as the device chooses.
+            # Blocks are its own or spare ones, as the device chooses.
             due[name] = replace(
                 due[name], size_bytes=command["size_bytes"], ops_blocks=found[name].ops_blocks
             )
         elif command["op"] == "cancel_moves":
-            # How far moves had come is not known here.
+            # The progress of moves is not known here.
             return [{n: replace(state, ops_blocks=found[n].ops_blocks) for n, state in due.items()}]
         return [due]
 
     def allowed(self, at: int) -> list[States]:
-        """What files may have said at a time of the clock: what was acknowledged last, or asked for since."""
+        """Permitted contents of the files at a time: the last acknowledged state, or one requested since."""
         due = max(n for n, (_, acknowledged, _) in enumerate(self._history) if acknowledged <= at)
         return [
             state
@@ -169,7 +169,7 @@ class Changer(Load):
         ]
 
     def check_kept(self) -> States:
-        """What the files say. Raises GuaranteeError unless that was acknowledged, or asked for last."""
+        """The contents of the files. Raises GuaranteeError unless acknowledged, or requested last."""
         if self.problem is not None:
             raise self.problem
         found = kept(self._device)

@@ -1,4 +1,4 @@
-"""What lies in tests/real is used here too."""
+"""Modules of tests/real are used here, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drive has to hold: versions of each page, and since when each is due."""
+"""The required contents of a drive: versions of each page, and since when each is required."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .front_ends import Disk
 
 PAGE, SECTOR = 4096, 512
 MOST_PAGES = 16
-"""Of one request."""
+"""Maximum pages of one request."""
 _ZEROES = 5
-"""Each so many versions one is zeroes: by TRIM or WRITE ZEROES instead of a write."""
+"""One in this many versions is zeroes, from TRIM or WRITE ZEROES instead of a write."""
 
 
 def content(page: int, version: int) -> bytes:
-    """A page of a version; each sector says what it is."""
+    """A version of a page; each sector contains its version, page and number."""
     if version % _ZEROES == 0:
         return bytes(PAGE)
     return b"".join(
@@ -31,45 +31,45 @@ def content(page: int, version: int) -> bytes:
 
 
 class Ledger:
-    """Versions of the pages of a namespace, as clients wrote them. Each page has one writer at a time.
+    """Versions of the pages of a namespace as clients wrote them. Each page has one writer at a time.
 
-    Times are of `clock`, which only a log of what reached the disk needs.
+    Times are those of `clock`; only a log of writes to the disk needs them.
     """
 
     def __init__(self, pages: int, clock: Callable[[], int] = lambda: 0) -> None:
         self.pages = pages
         self.undefined: set[int] = set()
-        """Pages that may hold anything: a disk has lost what was written to them after the last flush."""
+        """Pages with undefined contents: a disk has lost what was written to them after the last flush."""
         self._clock = clock
         self._numbers = itertools.count(1)
         self._issued = [[(0, 0)] for _ in range(pages)]
         self._due = [[(0, 0)] for _ in range(pages)]
 
     def issue(self, first: int, count: int) -> int:
-        """The version that a request gives to pages; it may be there from now on."""
+        """The version that a request gives to pages; they may have it from now on."""
         version, now = next(self._numbers), self._clock()
         for page in range(first, first + count):
             self._issued[page].append((version, now))
         return version
 
     def due(self, first: int, count: int, version: int) -> None:
-        """From now on this version has to be there, or a later one."""
+        """From now on the pages must have this version, or a later one."""
         now = self._clock()
         for page in range(first, first + count):
             self._due[page].append((version, now))
 
     def lose_unflushed(self) -> None:
-        """The disk has failed, and the file system may show what its blocks held before."""
+        """The disk has failed, and the file system may return the earlier contents of its blocks."""
         self.undefined = {page for page in range(self.pages) if len(self.allowed(page)) > 1}
 
     def settle(self, page: int, version: int) -> None:
-        """Forget what a page might have held: it was seen to hold this."""
+        """Forget other versions of a page: it was read and has this one."""
         self.undefined.discard(page)
         self._issued[page] = [(version, 0)]
         self._due[page] = [(version, 0)]
 
     def allowed(self, page: int, at: int | None = None) -> list[int]:
-        """Versions that a page may have, now or at an earlier time, the oldest first."""
+        """Permitted versions of a page, now or at an earlier time, oldest first."""
         least = max(version for version, time in self._due[page] if at is None or time <= at)
         return [
             version
@@ -79,14 +79,14 @@ class Ledger:
 
 
 class Load(threading.Thread):
-    """A client at work, until it is told to finish or its connection ends."""
+    """A client that runs until it is stopped or its connection ends."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.acknowledged = 0
         """Requests."""
         self.problem: Exception | None = None
-        """What went wrong besides the end of the connection."""
+        """Errors other than the end of the connection."""
         self.finish = threading.Event()
 
     def run(self) -> None:
@@ -107,10 +107,10 @@ class Load(threading.Thread):
 
 
 class Writer(Load):
-    """Writes, trims, zeroes and flushes pages of its own over one connection.
+    """Writes, trims, zeroes and flushes its own pages over one connection.
 
-    `survives_unflushed`: what is acknowledged is due at once, as where the server dies and the host does not.
-    `tolerated`: errors that it may be answered; it goes on. `pause_s`: between two requests.
+    `survives_unflushed`: acknowledged data is required at once, as the server dies but not the host.
+    `tolerated`: errors after which it continues. `pause_s`: between two requests.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Writer(Load):
         self.flushes = 0
         self.namespace = client.export
         self.refused: list[int] = []
-        """Errors that it was answered."""
+        """Tolerated errors that it received."""
         self._tolerated, self._pause_s = tolerated, pause_s
         self.client = client
         self._ledger, self._pages = ledger, pages
@@ -181,13 +181,13 @@ class Writer(Load):
 
 
 class Readable(Protocol):
-    """A drive, or what stands for one."""
+    """A drive, or a substitute."""
 
     def read(self, offset: int, length: int) -> bytes: ...
 
 
 def verify(client: Readable, ledger: Ledger, where: str, at: int | None = None) -> list[int | None]:
-    """The version that each page has; None: parts of several. Raises GuaranteeError for anything else."""
+    """The version of each page; None: parts of several. Raises GuaranteeError for any other contents."""
     found: list[int | None] = []
     for first in range(0, ledger.pages, 256):
         count = min(256, ledger.pages - first)
@@ -224,7 +224,7 @@ def _describe(sector: bytes) -> str:
 
 
 def settle(client: Disk, ledger: Ledger, found: list[int | None]) -> None:
-    """Continue from what is there; pages in parts of several versions are written anew."""
+    """Continue from the present contents; rewrite pages that have parts of several versions."""
     for page, version in enumerate(found):
         if version is None:
             version = ledger.issue(page, 1)

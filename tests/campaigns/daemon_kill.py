@@ -1,4 +1,4 @@
-"""Campaign `daemon-kill`: SIGKILL of the daemon at any moment, while SLOs change and it acts on them."""
+"""Campaign `daemon-kill`: SIGKILL of the daemon at any moment, while SLOs change and are enforced."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Slos = dict[str, dict[str, float]]
 
 
 class SloChanger(Load):
-    """Gives and takes back SLOs until the daemon is gone; knows what was acknowledged."""
+    """Sets and unsets SLOs until the daemon is gone, and records which were acknowledged."""
 
     def __init__(self, places: DaemonPlaces, slos: Slos, seed: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class SloChanger(Load):
         self._random = Random(seed)  # noqa: S311 - no secret
         self.slos = slos
         self.allowed = [slos]
-        """What may be kept now: the last is asked for and not acknowledged, where there are two."""
+        """Permitted contents of the store; of two, the last is requested and not acknowledged."""
 
     def work(self) -> None:
         while not self.finish.wait(self._random.uniform(0, 0.1)):
@@ -71,14 +71,14 @@ class SloChanger(Load):
             self.acknowledged += 1
 
     def close(self) -> None:
-        """Each call has a connection of its own."""
+        """Nothing to close: each call has its own connection."""
 
 
 def daemon_kill(root: Path, random: Random, tally: Tally) -> None:
     """Kill the daemon while it starts, runs and stops; a clean stop then restores everything."""
     make_drive(root, "mapping=page")
     tables = [f'[vm.{name}]\nweight = 1\nnamespaces = ["d/{name}"]\n' for name in NAMES]
-    # The strict policy moves OPS without end.
+    # The strict policy moves OPS continuously.
     strict = random.choice(["true", "false"])
     (root / "slo-ctl.toml").write_text(_CONFIG.format(strict=strict) + "".join(tables))
     places = DaemonPlaces(root)
@@ -121,7 +121,7 @@ def _killed_while_starting(root: Path, after_s: float) -> None:
 def _killed(
     root: Path, places: DaemonPlaces, slos: Slos, random: Random, tally: Tally, *, stopping: bool
 ) -> Slos:
-    """Run the daemon, change SLOs, kill it; returns the SLOs that are kept."""
+    """Run the daemon, change SLOs, kill it; returns the stored SLOs."""
     daemon = DaemonProcess(root)
     try:
         for name in NAMES:
@@ -153,8 +153,8 @@ def _stored(places: DaemonPlaces) -> Slos:
 
 
 def _check_files(places: DaemonPlaces, before: States, slos: Slos) -> None:
-    """History, journal and SLOs are whole, and the journal has what was there before."""
-    check(_stored(places) == slos, "SLOs were changed by nobody")
+    """Check that history, journal and SLOs are intact, and that the journal has the original values."""
+    check(_stored(places) == slos, "SLOs have changed without a command")
     if places.history.exists():
         with closing(sqlite3.connect(places.history)) as database:
             found = database.execute("PRAGMA integrity_check").fetchall()
@@ -172,7 +172,7 @@ def _check_files(places: DaemonPlaces, before: States, slos: Slos) -> None:
 
 
 def _stopped_cleanly(root: Path, server: Server, before: States, slos: Slos) -> None:
-    """One more start, and a stop that restores everything; OPS may be on its way."""
+    """Start once more; the stop restores everything, except for OPS that is still moving."""
     daemon = DaemonProcess(root)
     daemon.eventually("an epoch", lambda status: status.devices)
     status = daemon.stop()

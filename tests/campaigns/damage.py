@@ -107,7 +107,7 @@ def _deep(path: Path, random: Random) -> None:
 
 
 def _unreadable(path: Path, random: Random) -> None:
-    # For root it is not.
+    # root can read such a file.
     del random
     path.chmod(0)
 
@@ -176,7 +176,7 @@ def _make_healthy(root: Path) -> None:
 
 
 def _run(root: Path, where: str, path: Path, *words: str) -> None:
-    """Run a command in a process of its own, which has imported what it needs already: there are many."""
+    """Run a command in a fork of this process, which has imported its modules: there are many commands."""
     with tempfile.TemporaryFile("w+") as log:
         process = _FORK.Process(target=_command, args=([*words, "--root", str(root)], log.fileno()))
         process.start()
@@ -198,7 +198,7 @@ def _command(words: list[str], errors: int) -> None:
 
 
 def _serve(root: Path, where: str, path: Path) -> None:
-    """Serve the device: it becomes ready and stops cleanly, or says what is wrong."""
+    """Serve the device: the server becomes ready and stops cleanly, or reports an error."""
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "slo_ctl.cli", "device", "serve", "d", "--root", str(root)],
@@ -218,11 +218,11 @@ def _serve(root: Path, where: str, path: Path) -> None:
 
 
 def _check_told(where: str, command: str, status: int, errors: str, path: Path) -> None:
-    """What a command says that fails: one line that names the file, and a hint; never a traceback."""
+    """Check the message of a failed command: one line that names the file, and a hint; never a traceback."""
     report = f"{where}: slo-ctl {command}: status {status}: {errors}"
     check("Traceback" not in errors and "report it" not in errors, report)
     check(status in (0, 1, 2, 3, 4), report)
-    # 3: a check of SLOs; 4: no daemon, or no server, runs here.
+    # 3: an SLO is missed; 4: no daemon or server is running.
     if status in (1, 2):
         check(path.name in errors, f"the file is not named: {report}")
         check("hint: " in errors or ": truncate -s" in errors, f"no hint: {report}")

@@ -1,10 +1,10 @@
-"""Files as a power failure may leave them, made from a log of what a program wrote (disk_log.c).
+"""Files as a power failure may leave them, made from a log of the writes of a program (disk_log.c).
 
-The model: a sync of a file keeps every change made to it before, with its length; a sync of the folder keeps
-every name given before. Of later changes to files any subset is there, each file by itself, in the order they
-were made; a write may be there in some of its sectors of 512 bytes only. Of later creations, renames and
-removals the first ones are there, as in file systems with a journal. Not covered: sectors torn within, a disk
-that lies about its cache, a file system that loses what it was asked to sync.
+The model: a sync of a file keeps every earlier change to it, with its length; a sync of the folder keeps
+every earlier name. Of later changes to files any subset survives, independently for each file, in the order
+in which they were made; a write may survive in some of its sectors of 512 bytes only. Of later creations,
+renames and removals a prefix survives, as in file systems with a journal. Not covered: torn sectors, a disk
+that reports flushes too early, a file system that loses synced data.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .faults import GuaranteeError
 _OPEN, _WRITE, _TRUNCATE, _PUNCH, _SYNC, _RENAME, _UNLINK = range(1, 8)
 _HEAD = struct.Struct("<IIQQII")
 HOW = ("none", "all", "some", "torn")
-"""Of changes that were not synced: none, all, any, any of them in part."""
+"""Which unsynced changes survive: none, all, any subset, any subset with partial writes."""
 
 
 @contextmanager
 def logged(folder: Path, log: Path) -> Iterator[None]:
-    """While a server is started by this process, it logs to `log` what it changes in `folder`."""
+    """Servers that this process starts meanwhile log their changes in `folder` to `log`."""
     tools = log.parent / "tools"
     tools.mkdir()
     library, server = tools / "disk_log.so", tools / "server"
@@ -49,7 +49,7 @@ def _compile(*words: str) -> None:
 
 
 def turning_points(log: bytes) -> list[int]:
-    """Where records end that are no writes of data: syncs, names and lengths of files."""
+    """Ends of log records other than data writes: syncs, names and lengths of files."""
     found, begin = [], 0
     while begin < len(log):
         op, _, _, _, name, data = _HEAD.unpack_from(log, begin)
@@ -62,27 +62,27 @@ def turning_points(log: bytes) -> list[int]:
 @dataclass
 class _File:
     content: bytearray = field(default_factory=bytearray)
-    """What is on disk."""
+    """Contents on the disk."""
     pending: list[tuple[int, int, bytes | int]] = field(default_factory=list)
     """Changes since the last sync: kind, offset, data of a write or length."""
 
 
 @dataclass(frozen=True)
 class _Name:
-    """A change of the folder."""
+    """A change of a name in the folder."""
 
     name: str
     file: _File | None
-    """None: the name is gone."""
+    """None: the name was removed."""
     instead_of: str | None = None
-    """A name that it had before."""
+    """Its earlier name."""
 
 
 class Disk:
-    """A folder of files on a disk with a cache, as of some record of a log."""
+    """A folder of files on a disk with a cache, at some record of a log."""
 
     def __init__(self, folder: Path) -> None:
-        """As it is, all of it synced."""
+        """Start with the present contents of the folder, all of them synced."""
         self._folder = folder
         self._names = {each.name: _File(bytearray(each.read_bytes())) for each in folder.iterdir()}
         self._on_disk = dict(self._names)
@@ -92,7 +92,7 @@ class Disk:
         self.syncs = self.changes = 0
 
     def replay(self, log: bytes, begin: int, end: int) -> int:
-        """Apply the whole records of `log` between two places; returns where the last one ends."""
+        """Apply the complete records of `log` between two offsets; returns the end of the last one."""
         while begin + _HEAD.size <= end:
             op, handle, offset, length, name, data = _HEAD.unpack_from(log, begin)
             after = begin + _HEAD.size + name + data
@@ -150,7 +150,7 @@ class Disk:
         file.pending.clear()
 
     def after_power_failure(self, target: Path, how: str, random: Random) -> None:
-        """Put the files as they may be into the new folder `target`."""
+        """Write a possible state of the files into the new folder `target`."""
         target.mkdir(parents=True, mode=0o700)
         names = dict(self._on_disk)
         count = {"none": 0, "all": len(self._pending)}.get(how, random.randint(0, len(self._pending)))

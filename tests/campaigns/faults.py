@@ -1,4 +1,4 @@
-"""What a campaign finds, and how it runs commands."""
+"""Faults that campaigns find, and how they run commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 Tally = Counter[str]
-"""What a round did, counted."""
+"""Counters of what a round did."""
 Round = Callable[[Path, Random, Tally], None]
 """Runs one round in an empty folder with a short path; raises GuaranteeError."""
 READY_S = 300
@@ -27,7 +27,7 @@ def check(holds: bool, what: str) -> None:
 
 
 def slo_ctl(*words: str, timeout_s: float = READY_S) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, whatever that is."""
+    """Run a command to its end, successful or not."""
     return subprocess.run(
         [sys.executable, "-m", "slo_ctl.cli", *words],
         capture_output=True,
@@ -39,7 +39,7 @@ def slo_ctl(*words: str, timeout_s: float = READY_S) -> subprocess.CompletedProc
 
 
 def succeed(*words: str) -> str:
-    """Run a command that has no reason to fail; returns what it printed."""
+    """Run a command that must succeed; returns its output."""
     done = slo_ctl(*words)
     check(done.returncode == 0, f"slo-ctl {' '.join(words)}: status {done.returncode}: {done.stderr}")
     return done.stdout

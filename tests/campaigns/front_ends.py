@@ -1,4 +1,4 @@
-"""The namespaces of a device as disks, each over a front end of its own."""
+"""The namespaces of a device as disks over different front ends."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from vhost_user_client import DISCARD, SECTOR_BYTES, WRITE_ZEROES, VhostUserClie
 from .faults import READY_S, GuaranteeError
 
 OPTIONS = ("--nvme-tcp", "127.0.0.1:0", "--vhost-user")
-"""With which a device is served that every front end reaches."""
+"""Options that serve a device over all front ends."""
 _EIO = 5
 _WRITE, _WRITE_ZEROES, _DATASET_MANAGEMENT = 0x01, 0x08, 0x09
 _FORCE_UNIT_ACCESS, _DEALLOCATE = 1 << 30, 1 << 2
 _MOST_BYTES = 1 << 20
-"""Of one NVMe command."""
+"""Maximum of one NVMe command."""
 _RETRY_S = 0.05
 
 
 class Disk(Protocol):
-    """One connection. Its end is an OSError, an error that it is answered an NbdError."""
+    """One connection. OSError: the connection has ended. NbdError: an error reply."""
 
     export: str
 
@@ -43,11 +43,11 @@ class Disk(Protocol):
 
 
 Connect = Callable[[Server, str, int], list[Disk]]
-"""Connects to a namespace so many times, where that is possible."""
+"""Connects to a namespace several times, if that is possible."""
 
 
 class NvmeDisk:
-    """A namespace over NVMe/TCP, by a controller with one I/O queue."""
+    """A namespace over NVMe/TCP, through a controller with one I/O queue."""
 
     def __init__(self, server: Server, namespace: str) -> None:
         self.export = namespace
@@ -74,7 +74,7 @@ class NvmeDisk:
         self._run(0, b"")
 
     def trim(self, offset: int, length: int) -> None:
-        # A range is context attributes, length, first block.
+        # A range consists of context attributes, length and first block.
         ranges = struct.pack("<IIQ", 0, length // BLOCK_BYTES, offset // BLOCK_BYTES)
         self._run(_DATASET_MANAGEMENT, struct.pack("<II", 0, _DEALLOCATE), ranges)
 
@@ -102,12 +102,12 @@ class NvmeDisk:
 
 
 class VhostUserDisk:
-    """A namespace over vhost-user, with one queue. What is in flight outlasts the server."""
+    """A namespace over vhost-user, with one queue. Requests in flight survive the server."""
 
     def __init__(self, server: Server, namespace: str, before: VhostUserClient | None = None) -> None:
         self.export = namespace
         self._begun: tuple[int, int] | None = None
-        """Request under way: its number, and how many bytes it sends."""
+        """Request in flight: its number, and the bytes it sends."""
         self._client = VhostUserClient(server.run.vhost_user_socket(namespace), before=before)
 
     def read(self, offset: int, length: int) -> bytes:
@@ -152,7 +152,7 @@ class VhostUserDisk:
             raise NbdError(status)
 
     def resumed(self, server: Server) -> tuple[VhostUserDisk, bool]:
-        """The next connection, and whether a request that was in flight has been answered on it."""
+        """The next connection, and whether a request in flight has been answered on it."""
         deadline = time.monotonic() + READY_S
         while True:
             try:
@@ -169,22 +169,22 @@ class VhostUserDisk:
 
 
 def nbd_disks(server: Server, namespace: str, count: int) -> list[Disk]:
-    """So many connections over NBD."""
+    """`count` connections over NBD."""
     return [NbdClient(server.run.export(namespace), namespace) for _ in range(count)]
 
 
 def nvme_disks(server: Server, namespace: str, count: int) -> list[Disk]:
-    """So many controllers over NVMe/TCP."""
+    """`count` controllers over NVMe/TCP."""
     return [NvmeDisk(server, namespace) for _ in range(count)]
 
 
 def vhost_user_disks(server: Server, namespace: str, _count: int) -> list[Disk]:
-    """One: a namespace has one client over vhost-user."""
+    """One connection: a namespace has one client over vhost-user."""
     return [VhostUserDisk(server, namespace)]
 
 
 def disks_of_all(server: Server, namespace: str, count: int) -> list[Disk]:
-    """The front end by namespace, so that all are in use at once."""
+    """A different front end for each namespace, so that all are in use at once."""
     match namespace:
         case "b":
             return nvme_disks(server, namespace, count)

@@ -1,7 +1,7 @@
 """Campaign `guest-kill`: SIGKILL of the server under a guest that writes over every front end at once.
 
-It is a guest of QEMU with a stock kernel: QEMU's clients of NBD and vhost-user, the kernel's NVMe/TCP host.
-A round boots it, which takes a minute or more.
+QEMU runs a stock kernel: the clients are QEMU's for NBD and vhost-user, and the kernel's for NVMe/TCP.
+A round boots the guest, which takes a minute or more.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from waiting import until
 from .faults import READY_S, Tally, check
 
 KILLS = 17
-"""Of a round: three rounds are 51, on each front end."""
+"""Kills in a round: three rounds have 51, on each front end."""
 _SIZE_BYTES = 40 << 20
 _DEPTH = 8
 _PROGRESS = range(2 * _DEPTH, 6 * _DEPTH)
-"""So many writes of each disk are answered between two kills; drawn each time.
+"""Range of the number of writes of each disk between two kills; drawn each time.
 
 More than are in flight: Linux fails an NVMe request that was interrupted six times (nvme_core.max_retries).
 """
@@ -51,7 +51,7 @@ verify_fatal=1
 
 
 def guest_kill(root: Path, random: Random, tally: Tally) -> None:
-    """Kill the server again and again; the guest sees no error, and reads back all that it has written."""
+    """Kill the server repeatedly; the guest gets no error, and reads back all data that it has written."""
     sizes = [f"name={name},size={_SIZE_BYTES}" for name in (_NBD, _NVME, _VHOST_USER)]
     timed = random.random() < 0.5
     make_device(root, f"name=d,size={3 * _SIZE_BYTES},op=30%,dies=2,block=256KiB", *sizes)
@@ -82,7 +82,7 @@ def guest_kill(root: Path, random: Random, tally: Tally) -> None:
 @contextmanager
 def disks(guest: Guest, server: Server) -> Iterator[dict[str, str]]:
     """The block device of each front end in the guest."""
-    # A host that loses its controller tries again after a second, not after ten.
+    # Make the host reconnect after one second instead of ten.
     with connected_to(guest, server, "--reconnect-delay=1", "--ctrl-loss-tmo=3600") as controller:
         guest.plug_nbd("by-nbd", server.run.export(_NBD), _NBD)
         guest.plug_vhost_user("shared", server.run.vhost_user_socket(_VHOST_USER), queues=2)
@@ -95,14 +95,14 @@ def disks(guest: Guest, server: Server) -> Iterator[dict[str, str]]:
 
 
 def path_of(guest: Guest, command: str) -> str:
-    """Of a disk, once it is there."""
+    """Path of a disk; waits until it exists."""
     found = f'at=$({command}); [ -n "$at" ] && basename $at && exit 0'
     looked = guest.run(f"for _ in $(seq 300); do {found}; sleep 0.2; done; exit 1")
     return f"/dev/{looked.stdout.strip()}"
 
 
 def killed_in_progress(server: Server, fio: Future[Result], writes: int) -> bool:
-    """Kill the server once each disk has got on by so many writes; False once fio has ended."""
+    """Kill the server after this many writes of each disk; False if fio has ended."""
     due: dict[str, int] = {}
 
     def got_on() -> bool:

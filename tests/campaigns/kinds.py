@@ -1,4 +1,4 @@
-"""The campaigns there are."""
+"""All campaigns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients and changes of one served device, all at once."""
+"""Clients and changes on one served device at the same time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .front_ends import Connect, nbd_disks
 
 NAMES = ("a", "b", "c")
 PAGES = 240
-"""Of each namespace that are written; sizes change beyond them."""
+"""Size of the part of each namespace that is written; resizes affect only the rest."""
 WRITERS = 2
-"""Of each namespace; over vhost-user one, as it has one client."""
+"""Writers of each namespace; over vhost-user one, as it admits one client."""
 
 
 class DeviceLoad:
-    """Runs from when it is made."""
+    """Runs from its construction on."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class DeviceLoad:
         connect: Connect = nbd_disks,
         pause_s: float = 0.0,
     ) -> None:
-        """`tolerated`: errors that writers may be answered; `changes`: make some, too.
+        """`tolerated`: errors that writers may receive; `changes`: also change settings.
 
-        `pause_s`: between two requests of a writer.
+        `pause_s`: time between two requests of a writer.
         """
         disks = {name: connect(server, name, WRITERS) for name in ledgers}
         self.writers = [
@@ -64,11 +64,11 @@ class DeviceLoad:
             thread.start()
 
     def problems(self) -> list[Exception]:
-        """Of requests that were not answered as they should be, so far."""
+        """Failed requests so far."""
         return [thread.problem for thread in self._all if thread.problem is not None]
 
     def finish(self, tally: Tally) -> None:
-        """Wait until all have ended, as they are told to."""
+        """Stop all clients and wait for them."""
         for thread in self._all:
             thread.finish.set()
         for thread in self._all:

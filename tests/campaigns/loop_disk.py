@@ -1,6 +1,6 @@
-"""A disk that fills, fails or becomes read-only: ext4 on a loop device, whose file lies in a tmpfs.
+"""A disk that becomes full, fails or becomes read-only: ext4 on a loop device, whose file is in a tmpfs.
 
-Where the tmpfs has no room the device fails writes, and the kernel drops their data as for any other disk.
+When the tmpfs is full, the device fails writes, and the kernel drops their data as for any other disk.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 MIB = 1 << 20
 _TABLES_BYTES = 6 * MIB
 _E2FSCK_REPAIRED = range(4)
-"""Exit codes: nothing to do, errors corrected, and that a mounted root should be mounted again."""
+"""Exit codes of e2fsck: no errors; errors corrected; errors corrected and a reboot is needed."""
 _FREEZE, _THAW = 0xC0045877, 0xC0045878
 """FIFREEZE and FITHAW of linux/fs.h."""
 NO_DISK = "disks on loop devices need root"
 
 
 class LoopDisk:
-    """ext4 of its own at `root`/devices. Its file lies on the disk `below`, where that is given."""
+    """An ext4 file system at `root`/devices. Its file is on the disk `below`, if given."""
 
     def __init__(self, root: Path, below: LoopDisk | None = None) -> None:
         self.folder: Path = root / "devices"
@@ -32,7 +32,7 @@ class LoopDisk:
         self._device = ""
 
     def make(self) -> None:
-        """Raises RuntimeError where this machine has no such disks."""
+        """Raises RuntimeError if this machine does not support it."""
         self.folder.mkdir(parents=True)
         if self._has_tmpfs:
             self._below.mkdir()
@@ -41,8 +41,8 @@ class LoopDisk:
         os.truncate(self._image, 80 * MIB)
         options = ("-q", "-m", "0", "-b", "4096", "-N", "128", "-J", "size=4,location=1M", "-E", "nodiscard")
         _run("mkfs.ext4", *options, str(self._image))
-        # Tables and journal have their room, so that only data finds none: with a journal that was aborted
-        # ext4 is read-only, which is another fault.
+        # Inode tables and journal are allocated first, so that only data writes fail: with an aborted journal
+        # ext4 becomes read-only, which is another fault.
         with self._image.open("r+b") as image:
             os.posix_fallocate(image.fileno(), 0, _TABLES_BYTES)
         self._mount()
@@ -52,10 +52,10 @@ class LoopDisk:
         _run("mount", "-o", "errors=remount-ro,nodiscard", self._device, str(self.folder))
 
     def mount_again(self) -> None:
-        """What only the page cache had is gone.
+        """Mount it again, without the data that was only in the page cache.
 
-        With another loop device: a mount namespace made since, by any process, keeps the old one in use, and
-        its file system as it was left.
+        Uses another loop device: a mount namespace that any process created since keeps the old one in use,
+        with its file system in the old state.
         """
         subprocess.run(["sync", "--file-system", str(self.folder)], capture_output=True, check=False)
         _run("umount", str(self.folder))
@@ -65,13 +65,13 @@ class LoopDisk:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Writes to places that were never written fail."""
+        """Writes to unallocated places fail."""
         with filled(self._below):
             yield
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Nothing is written to it: who would, waits."""
+        """Freeze the file system: writers wait."""
         descriptor = os.open(self.folder, os.O_RDONLY)
         try:
             fcntl.ioctl(descriptor, _FREEZE, 0)
@@ -83,11 +83,11 @@ class LoopDisk:
             os.close(descriptor)
 
     def become_read_only(self) -> None:
-        """As upon an error that the file system finds; `mount_again` ends it."""
+        """Become read-only, as after an error that the file system detects; `mount_again` ends it."""
         Path("/sys/fs/ext4", Path(self._device).name, "trigger_fs_error").write_text("campaign")
 
     def close(self) -> None:
-        """Whatever there is of it."""
+        """Remove whatever exists of it."""
         for words in (["umount", "-l", str(self.folder)], ["losetup", "-d", self._device]):
             subprocess.run(words, capture_output=True, check=False)
         if self._has_tmpfs:
@@ -103,7 +103,7 @@ def _run(*words: str, accepted: Container[int] = (0,)) -> str:
 
 @contextmanager
 def filled(folder: Path) -> Iterator[None]:
-    """No room in the file system of `folder`."""
+    """Fill the file system of `folder`."""
     ballast = folder / "ballast"
     try:
         with ballast.open("wb", buffering=0) as file:
@@ -118,7 +118,7 @@ def filled(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def loop_disk(root: Path, below: LoopDisk | None = None) -> Iterator[LoopDisk]:
-    """One that is gone afterwards."""
+    """A disk that is removed afterwards."""
     disk = LoopDisk(root, below)
     try:
         disk.make()

@@ -1,4 +1,4 @@
-"""Campaign `power-loss`: the server starts from whatever a power failure leaves, with what was flushed."""
+"""Campaign `power-loss`: the server starts, with flushed data, from any state after a power failure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .load import NAMES, PAGES, DeviceLoad
 from .server_kill import MAPPINGS, TIMED, make_drive
 
 STATES = 8
-"""Made in a round."""
+"""States that are made in a round."""
 
 
 def power_loss(root: Path, random: Random, tally: Tally) -> None:
-    """Log what the server writes under load; start it from states that a power failure may leave."""
+    """Log writes of the server under load; start it from states that a power failure may leave."""
     mapping, timed, log = random.choice(MAPPINGS), random.random() < 0.5, root / "log"
     make_drive(root, f"mapping={mapping}")
     device = root / "devices" / "d"
@@ -46,7 +46,7 @@ def power_loss(root: Path, random: Random, tally: Tally) -> None:
         server.kill()
         server.stop()
     changes = log.read_bytes()
-    # Half of them right after a change that is not of data, which are few.
+    # Half of them immediately after a metadata change, as these are few.
     cuts = random.choices(turning_points(changes), k=STATES // 2)
     cuts += [random.randrange(len(changes) + 1) for _ in range(STATES - len(cuts))]
     at = 0

@@ -1,4 +1,4 @@
-"""Campaign `resources`: what the host runs out of, or withholds for a while, under load."""
+"""Campaign `resources`: resources that the host runs out of or temporarily withholds, under load."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from .server_kill import verify_all
 _LOST = (errno.EIO, errno.EPERM, errno.ENOSPC)
 """NBD has EPERM for EROFS."""
 _PAUSE_S = 0.005
-"""Between two requests of a writer whose share the daemon watches: it need not take all CPUs."""
+"""Pause of a writer whose share the daemon observes, so that it does not use all CPU time."""
 _EPOCH_S = 20
 _SMALL_JUMP_S, _LARGE_JUMP_S = 3600, 5 * 86400
 _CROWD = 20
 _SPARE_MEMORY_BYTES = 32 << 20
-"""Not enough for the threads of so many clients."""
+"""Not enough for the threads of this many clients."""
 _CONFIG = """
 [daemon]
 epoch = "100ms"
@@ -46,16 +46,16 @@ uri = "none"
 
 
 def full_disk(root: Path, random: Random, tally: Tally) -> None:
-    """No room: that is what clients are told, until there is some again."""
+    """Without free space clients get an error for it, until there is free space again."""
     with loop_disk(root) as disk:
         scene = Scene(root, random, tally)
         try:
             with scene.load({errno.ENOSPC}) as load:
                 with filled(disk.folder):
-                    until(lambda: any(writer.refused for writer in load.writers), "a write without room")
-                    until(lambda: "full" in " ".join(scene.ailments().values()), "that status says so")
+                    until(lambda: any(writer.refused for writer in load.writers), "a failed write")
+                    until(lambda: "full" in " ".join(scene.ailments().values()), "the problem in status")
                     scene.wait(0.1, 0.5)
-                until(lambda: not scene.ailments(), "that there is room")
+                until(lambda: not scene.ailments(), "there is free space")
             scene.works()
             scene.works_after_restart()
         finally:
@@ -63,13 +63,13 @@ def full_disk(root: Path, random: Random, tally: Tally) -> None:
 
 
 def failing_disk(root: Path, random: Random, tally: Tally) -> None:
-    """Writes that the kernel accepted are lost: a flush fails, and none is reported as done after it."""
+    """Writes that the kernel accepted are lost: a flush fails, and no later flush is reported as done."""
     with loop_disk(root) as disk:
         scene = Scene(root, random, tally, survives_unflushed=False)
         with _data_lost(scene, disk) as load, disk.failing():
-            until(lambda: "flush has failed" in " ".join(scene.ailments().values()), "a flush that fails")
+            until(lambda: "flush has failed" in " ".join(scene.ailments().values()), "a failed flush")
             failed = set(scene.ailments())
-            # For those that were answered just before.
+            # Wait for those that were answered just before.
             scene.wait(0.1, 0.3)
             before = {writer: writer.flushes for writer in load.writers if writer.namespace in failed}
             scene.wait(0.1, 0.5)
@@ -78,9 +78,9 @@ def failing_disk(root: Path, random: Random, tally: Tally) -> None:
 
 
 def read_only_disk(root: Path, random: Random, tally: Tally) -> None:
-    """The file system becomes read-only, as ext4 does by itself where it finds an error.
+    """The file system becomes read-only, as ext4 does when it detects an error.
 
-    Flushes are under way: without a look at its journal, they would be reported as done.
+    Flushes are in progress: unless the server checks the journal, they would be reported as done.
     """
     with loop_disk(root / "lower") as below, loop_disk(root, below) as disk:
         scene = Scene(root, random, tally, survives_unflushed=False)
@@ -90,12 +90,12 @@ def read_only_disk(root: Path, random: Random, tally: Tally) -> None:
                 read_only = executor.submit(disk.become_read_only)
                 scene.wait(0.1, 0.3)
             read_only.result()
-            until(lambda: all(writer.refused for writer in load.writers), "that no write is possible")
+            until(lambda: all(writer.refused for writer in load.writers), "all writes fail")
 
 
 @contextmanager
 def _data_lost(scene: Scene, disk: LoopDisk) -> Iterator[DeviceLoad]:
-    """Load while data is lost; what was flushed is there once the disk is well."""
+    """Apply load while data is lost; flushed data is there after the disk is repaired."""
     try:
         with scene.load(_LOST) as load:
             yield load
@@ -119,13 +119,13 @@ def _data_lost(scene: Scene, disk: LoopDisk) -> Iterator[DeviceLoad]:
 
 
 def stopped_server(root: Path, random: Random, tally: Tally) -> None:
-    """SIGSTOP: requests wait, and the daemon has its figures again afterwards."""
+    """SIGSTOP of the server: requests wait, and the daemon gets its figures again afterwards."""
     with _with_daemon(root, random, tally) as (scene, _):
         _stop_for(scene, scene.server.pid(), scene.server.process.pid)
 
 
 def stopped_daemon(root: Path, random: Random, tally: Tally) -> None:
-    """SIGSTOP: requests go on meanwhile."""
+    """SIGSTOP of the daemon: requests continue."""
     with _with_daemon(root, random, tally) as (scene, daemon):
         _stop_for(scene, daemon.process.pid)
 
@@ -141,7 +141,7 @@ def _stop_for(scene: Scene, *pids: int) -> None:
 
 
 def clock_jumps(root: Path, random: Random, tally: Tally) -> None:
-    """The wall clock of the daemon is set, forward or back: it goes on deciding, and reports the new time."""
+    """Set the daemon's wall clock forward or back: it continues to decide, and reports the new time."""
     clock = root / "clock"
 
     def set_clock(offset_s: int) -> None:
@@ -161,7 +161,7 @@ def clock_jumps(root: Path, random: Random, tally: Tally) -> None:
             offset_s = random.choice((-1, 1)) * random.randint(_SMALL_JUMP_S, _LARGE_JUMP_S)
             set_clock(offset_s)
             tally["jumps"] += 1
-            # One that waited for the old time would not end in hours; a busy machine may take seconds.
+            # Waiting for the old time would take hours; on a busy machine an epoch may take seconds.
             ended = any(daemon.epochs_in(1) for _ in range(_EPOCH_S))
             check(ended, f"no epoch in {_EPOCH_S} s after {offset_s:+d} s")
             daemon.eventually(f"shares {offset_s:+d} s away", partial(_sound_at, time.time() + offset_s))
@@ -173,7 +173,7 @@ def _sound_at(begun_s: float, status: HostStatus) -> bool:
 
 
 def fake_clock() -> Path | None:
-    """The library that gives a process another time (package faketime)."""
+    """The library that changes the time of a process (package faketime)."""
     return next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
 
@@ -188,7 +188,7 @@ def sound(status: HostStatus) -> bool:
 def _with_daemon(
     root: Path, random: Random, tally: Tally, environment: Mapping[str, str] | None = None
 ) -> Iterator[tuple[Scene, DaemonProcess]]:
-    """A daemon that knows the share of each VM, and whose minimum is kept, before and after."""
+    """Run the daemon; before and after the fault it knows the share of each VM and meets the minimum."""
 
     scene = Scene(root, random, tally)
     tables = [f'[vm.{name}]\nweight = 1\nmin_iops = 1\nnamespaces = ["d/{name}"]\n' for name in NAMES]
@@ -208,7 +208,7 @@ def _with_daemon(
 
 
 def descriptor_limit(root: Path, random: Random, tally: Tally) -> None:
-    """No descriptors left: clients there are go on, others connect once there are some."""
+    """No free descriptors: connected clients continue, others connect when descriptors become free."""
 
     def limit(pid: int) -> int:
         return len(list(Path(f"/proc/{pid}/fd").iterdir())) + random.randint(0, 6)
@@ -217,7 +217,7 @@ def descriptor_limit(root: Path, random: Random, tally: Tally) -> None:
 
 
 def memory_limit(root: Path, random: Random, tally: Tally) -> None:
-    """No memory for another client's thread: clients there are go on, others connect once there is some."""
+    """No memory for the thread of another client: connected clients continue, others connect later."""
 
     def limit(pid: int) -> int:
         (size,) = re.findall(r"^VmSize:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
@@ -227,7 +227,7 @@ def memory_limit(root: Path, random: Random, tally: Tally) -> None:
 
 
 def _limit_server(root: Path, random: Random, tally: Tally, kind: int, limit: Callable[[int], int]) -> None:
-    """What `limit` grants the process is not enough for all who connect."""
+    """Limit a resource of the server so that it does not suffice for all clients that connect."""
     scene = Scene(root, random, tally)
     crowd: list[NbdClient] = []
     try:
@@ -240,7 +240,7 @@ def _limit_server(root: Path, random: Random, tally: Tally, kind: int, limit: Ca
                     except (OSError, NbdError):
                         tally["connections refused"] += 1
                 scene.wait(0.1, 0.5)
-            check(len(crowd) < _CROWD, "the limit was not felt")
+            check(len(crowd) < _CROWD, "the limit had no effect")
             check(scene.server.pid() == pid, f"the server ended: {scene.server.log()}")
             for client in crowd:
                 client.close()
@@ -272,7 +272,7 @@ FAULTS: dict[str, Round] = {
 
 
 def resources(root: Path, random: Random, tally: Tally) -> None:
-    """One of the faults."""
+    """Run one of the faults."""
     name = random.choice(list(FAULTS))
     tally[name] += 1
     FAULTS[name](root, random, tally)

@@ -1,4 +1,4 @@
-"""Rounds of a campaign, one after the other; what each did goes to a file, from which a run continues."""
+"""Runs rounds of a campaign and appends the result of each to a file, from which a later run continues."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Campaign:
     name: str
     round: Round
     results: Path
-    """Folder of the files with results."""
+    """Folder of the result files."""
 
     def file(self, seed: int) -> Path:
-        """A JSON object a line for each round that ended."""
+        """The file of results: a JSON object per line for each completed round."""
         return self.results / f"{self.name}-{seed}.jsonl"
 
     def run(self, seed: int, seconds: float, rounds: int | None = None) -> list[dict[str, Any]]:
-        """Run what `seed` has not run yet, for so long or so many rounds; returns those results."""
+        """Run further rounds of `seed`, for this time or number of rounds; returns their results."""
         before = read(self.file(seed))
         number = 1 + max((each["round"] for each in before), default=0)
         if before:
@@ -48,8 +48,8 @@ class Campaign:
         return done
 
     def run_round(self, seed: int, number: int) -> dict[str, Any]:
-        """One round; its folder stays where it fails."""
-        # Names of sockets are short, so not below the results.
+        """Run one round; its folder is kept if it fails."""
+        # Socket names are limited in length, so the folder is not below the results.
         folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
         tally: Tally = Counter()
         began_s, fault = time.monotonic(), ""
@@ -58,7 +58,7 @@ class Campaign:
         except Exception as problem:
             fault = str(problem) if isinstance(problem, AssertionError) else traceback.format_exc()
         except BaseException:
-            # Told to end; the round has stopped what it started.
+            # Interrupted; the round has stopped its processes.
             shutil.rmtree(folder, ignore_errors=True)
             raise
         else:
@@ -74,7 +74,7 @@ class Campaign:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Results so far; a last line that a kill cut off does not count."""
+    """Results so far, without a last line that a kill cut off."""
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").split("\n")
@@ -85,7 +85,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def summary(results: list[dict[str, Any]]) -> str:
-    """Everything counted, added up."""
+    """The sums of all counters."""
     total: Counter[str] = Counter()
     for result in results:
         total.update({key: value for key, value in result.items() if isinstance(value, int | float)})

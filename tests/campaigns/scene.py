@@ -1,4 +1,4 @@
-"""A device that stays in service, and its expected contents."""
+"""A device that stays in service, and its required contents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .server_kill import make_drive, verify_all
 
 
 class Scene:
-    """A device that is served, and what it has to hold."""
+    """A served device and its required contents."""
 
     def __init__(self, root: Path, random: Random, tally: Tally, *, survives_unflushed: bool = True) -> None:
         self.root, self.random, self.tally, self._survives = root, random, tally, survives_unflushed
@@ -37,7 +37,7 @@ class Scene:
     def load(
         self, tolerated: Collection[int] = (), *, changes: bool = True, pause_s: float = 0.0
     ) -> Iterator[DeviceLoad]:
-        """Clients and changes at work; no request fails but as is tolerated."""
+        """Run clients and changes; no request fails except with a tolerated error."""
         device = self.root / "devices" / "d"
         load = DeviceLoad(
             self.server,
@@ -60,11 +60,11 @@ class Scene:
         self.due = load.changer.check_kept() if changes else kept(device)
 
     def wait(self, least_s: float, most_s: float) -> None:
-        """As long as the seed says."""
+        """Wait for a random time."""
         time.sleep(self.random.uniform(least_s, most_s))
 
     def works(self) -> None:
-        """Nothing is refused, and all is there."""
+        """No request is refused, and all data is there."""
         with self.load() as load:
             pass
         check(load.changer.is_connected, f"changes came to an end; {self.server.log()}")
@@ -77,6 +77,6 @@ class Scene:
         verify_all(self.server, self.ledgers, self.due, preconditioned=False)
 
     def ailments(self) -> dict[str, str]:
-        """What the server reports of its namespaces."""
+        """Problems that the server reports about its namespaces."""
         with self.server.control() as control:
             return {n["name"]: n["reason"] for n in control.statistics()["namespaces"] if not n["healthy"]}

@@ -1,4 +1,4 @@
-"""Campaign `server-kill`: SIGKILL of the server at any moment, under changes and clients everywhere."""
+"""Campaign `server-kill`: SIGKILL of the server at any moment, with changes and clients on all front ends."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .load import NAMES, PAGES, DeviceLoad
 MAPPINGS = ("page", "page,precondition=yes", "bast", "fast,cluster=2", "dftl")
 KILLS = 6
 TIMED = ("--latency", "real", "--time-scale", "0.01", "--threads", "4")
-"""Options with which the device has weights and limits; requests hardly wait."""
+"""Options for a device with weights and limits, on which requests hardly wait."""
 
 
 def server_kill(root: Path, random: Random, tally: Tally, connect: Connect = disks_of_all) -> None:
-    """Kill the server of a device again and again; it always starts with what was acknowledged.
+    """Kill the server of a device repeatedly; it always restarts with all that was acknowledged.
 
-    `connect` has the front end of its clients.
+    `connect` determines the front end of its clients.
     """
     mapping = random.choice(MAPPINGS)
     timed = random.random() < 0.5
@@ -57,7 +57,7 @@ def server_kill(root: Path, random: Random, tally: Tally, connect: Connect = dis
 
 
 def make_drive(root: Path, spec: str) -> None:
-    """A device small enough that garbage collection and merges are always under way."""
+    """A device so small that garbage collection and merges are always in progress."""
     names = [word for name in NAMES for word in ("--namespace", f"name={name}")]
     succeed(
         *("device", "create", f"name=d,size=24MiB,op=60%,dies=2,block=64KiB,{spec}", *names),
@@ -75,7 +75,7 @@ def loaded_and_killed(
     *,
     timed: bool,
 ) -> tuple[States, list[Disk]]:
-    """Load the server and kill it; returns what is kept in its files, and the clients that it had."""
+    """Load the server and kill it; returns the stored settings, and the clients."""
     load = DeviceLoad(
         *(server, root / "devices" / "d", ledgers, random),
         timed=timed,
@@ -93,7 +93,7 @@ def loaded_and_killed(
 
 
 def resume(server: Server, clients: list[Disk], tally: Tally) -> None:
-    """Have VMs over vhost-user reconnect: what they had in flight is answered now, without an error."""
+    """Reconnect the vhost-user clients: their requests in flight are answered now, without an error."""
     for client in clients:
         if isinstance(client, VhostUserDisk):
             disk, was_in_flight = client.resumed(server)
@@ -110,12 +110,12 @@ def verify_all(
     may_be_rebuilt: bool = False,
     connect: Connect = nbd_disks,
 ) -> None:
-    """Hold a server that was just started against what has to be there."""
+    """Compare a restarted server with its required state."""
     with server.control() as control:
         hello, now = control.hello(), served(control)
     check(now == due, f"kept was {due}, served is {now}; {server.log()}")
     check(kept(server.run.folder.parent.parent / "devices" / "d") == due, "the start changed settings")
-    # A device that was never checkpointed has no placement yet that could be kept.
+    # A device that was never checkpointed has no placement to keep.
     rebuilt = hello["placement"].startswith("rebuilt") and "there is no checkpoint" not in hello["placement"]
     check(may_be_rebuilt or not rebuilt, f"placement {hello['placement']}")
     check(bool(hello["preconditioned"]) == preconditioned, f"preconditioning: {hello['preconditioned']}")
@@ -147,4 +147,4 @@ def killed_while_starting(root: Path, options: list[str], after_s: float) -> Non
                     os.kill(int(child), signal.SIGKILL)
             process.kill()
     store = DeviceStore(places(root))
-    until(lambda: not store.is_served("d"), "that nobody has the device", READY_S)
+    until(lambda: not store.is_served("d"), "the device is not served", READY_S)

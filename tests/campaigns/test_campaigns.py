@@ -1,4 +1,4 @@
-"""A short part of each campaign, and that campaigns find what they look for."""
+"""A short run of each campaign, and tests that campaigns detect faults."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_round_of_each_campaign_finds_no_fault(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-# What a file system keeps of a disk that failed is not certain: that fault is left to long runs.
+# A file system on a failed disk is not deterministic: that fault is left to long runs.
 @pytest.mark.parametrize("name", sorted(set(FAULTS) - {"failing disk"}))
 def test_device_recovers_from_exhausted_resources(name: str, tmp_path: Path) -> None:
     if name == "clock jumps" and fake_clock() is None:
@@ -109,14 +109,14 @@ def test_a_run_continues_after_the_last_round_that_ended(tmp_path: Path) -> None
 
 
 def test_terminated_campaign_ends_what_its_round_started() -> None:
-    """Daemon, server and files; by way of make, whose shell must not keep the signal to itself."""
+    """Daemon, server and files; started by make, whose shell must pass the signal on."""
     folder = Path(tempfile.mkdtemp(prefix="slo-"))
     words = ["make", "--silent", "--old-file=setup-test", "campaign", "NAME=resources", f"SEED={SEED}"]
     environment = os.environ | {"TMPDIR": str(folder)}
     # A round with a daemon.
     with subprocess.Popen([*words, "ROUND=1"], cwd=TREE, env=environment) as campaign:
         try:
-            until(lambda: len(_processes_of(folder)) >= 3, "a server, who starts it again, and a daemon")
+            until(lambda: len(_processes_of(folder)) >= 3, "a server, its supervisor and a daemon")
         finally:
             campaign.send_signal(signal.SIGTERM)
         assert campaign.wait(60) != 0
@@ -126,7 +126,7 @@ def test_terminated_campaign_ends_what_its_round_started() -> None:
 
 
 def _processes_of(folder: Path) -> list[str]:
-    """Commands with a path in a folder."""
+    """Command lines that contain a path below a folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

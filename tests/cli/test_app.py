@@ -190,7 +190,7 @@ def test_reports_need_no_plot_packages() -> None:
     ],
 )
 def test_commands_without_plots_need_no_plot_packages(words: list[str], tmp_path: Path) -> None:
-    """As on the daemon's host, which has only what the daemon needs."""
+    """As on the daemon's host, which has only the daemon's dependencies."""
     code = (
         "import sys\n"
         "sys.modules |= dict.fromkeys(('jinja2', 'matplotlib', 'polars', 'zstandard'))\n"
@@ -331,7 +331,7 @@ def test_invalid_option_value_is_a_usage_error(capsys: pytest.CaptureFixture[str
 
 
 def test_every_argument_has_its_help() -> None:
-    """click 8.5 drops what typer before 0.26 declares."""
+    """click 8.5 drops the help that typer before 0.26 declares."""
     for noun, group in typer.main.get_command(app.build([])).commands.items():  # type: ignore[attr-defined]
         for verb in getattr(group, "commands", {"": group}).values():
             for parameter in verb.params:

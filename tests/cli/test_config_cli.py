@@ -1,4 +1,4 @@
-"""`slo-ctl config`: all errors at once, and where each value comes from."""
+"""`slo-ctl config`: all errors at once, and the source of each value."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_all_errors_across_tables_are_reported(folder: Path, capsys: pytest.Capt
 def test_invalid_value_hides_no_other_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "slo-ctl.toml").write_text(
         "[daemon]\nepoch = 5\n"  # 2: no unit; nothing is said of a window shorter than that
-        "[class.gold]\nwieght = 3\n"  # 4: the class is there all the same
+        "[class.gold]\nwieght = 3\n"  # 4: the class is still defined
         "[[vm]]\nweight = 3\n"  # 5: no name
         "[[vm]]\nname = 'web'\np99 = 5\nclass = 'gold'\ncgroup = '/a'\n"  # 9: no unit
         "[[vm]]\nname = 'db'\nclass = 'glod'\ncgroup = '/a'\n"  # 14: no such class; 15: cgroup of web

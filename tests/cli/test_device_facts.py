@@ -1,4 +1,4 @@
-"""`slo-ctl device`: what it says about emulated devices, and how it refuses."""
+"""`slo-ctl device`: output about emulated devices, and refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def device(root: Path, *words: str) -> int:
 
 @pytest.fixture
 def root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """`ssd0` with two namespaces, which have all of it."""
+    """`ssd0` with two namespaces, which occupy all of it."""
     namespaces = ("--namespace", "name=web,size=100MiB", "--namespace", "name=db")
     assert device(tmp_path, "create", "ssd0", "--size", "256MiB", *namespaces) == 0
     capsys.readouterr()

@@ -29,7 +29,7 @@ from slo_ctl.show.terminal import BARS, sparkline
 
 
 def record_a_minute(folder: Path, late: range, moved: range, reason: str) -> float:
-    """Write a history of the last minute of `db` and `web`, which is insufficient in `late`. Its start."""
+    """Write a history of the last minute of `db` and `web`, insufficient in `late`; return its start."""
     history = History(folder / "history.db", 86400.0, 1 << 30)
     begin = time.time() // 10 * 10 - 70
     for second in range(60):
@@ -161,7 +161,7 @@ def test_unreadable_history_is_reported_with_a_fix(
 
 
 def as_nobody(action: Callable[[], None]) -> None:
-    """Run `action` in another process, as the user nobody if this process is root's."""
+    """Run `action` in another process, as the user nobody if this process runs as root."""
     child = os.fork()
     if child == 0:
         exit_status = 1
@@ -323,7 +323,7 @@ def test_report_page_is_made_from_the_daemon(
         assert shown.err == ""
         assert shown.out.splitlines()[-1] == f"report: {page}"
         html = page.read_text()
-        # `db` is gone from the host, not from its history.
+        # `db` is gone from the host, but not from its history.
         for text in (
             "EMULATED devices",
             "SLO met in 75.0% of 60 epochs",

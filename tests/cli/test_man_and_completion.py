@@ -129,7 +129,7 @@ def script_of(shell: str) -> str:
 
 
 def completed(*words: str) -> list[str]:
-    """Completions of bash for the last of `words`, which it splits at the characters of COMP_WORDBREAKS."""
+    """Bash completions for the last of `words`, which bash splits at the characters of COMP_WORDBREAKS."""
     pieces = [piece for word in words for piece in re.findall(r"[=:]+|[^=:]+", word) or [word]]
     script = f"""
         {script_of("bash")}
@@ -148,7 +148,7 @@ def completed(*words: str) -> list[str]:
 
 
 def completed_by_daemon(*words: str) -> list[str]:
-    """Completions that the daemon has to answer for, which takes longer than TIMEOUT_S on a busy machine."""
+    """Completions that require an answer of the daemon, which can exceed TIMEOUT_S on a busy machine."""
     for _ in range(20):
         found = completed(*words)
         if found != [""]:

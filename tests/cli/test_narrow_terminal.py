@@ -36,7 +36,7 @@ def root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 
 def lines_of(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
-    """What a command prints on such a terminal."""
+    """Output of a command on such a terminal."""
     monkeypatch.setenv("COLUMNS", str(WIDTH))
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
@@ -64,7 +64,7 @@ def test_nothing_is_wider_than_the_terminal(
 ) -> None:
     record_a_minute(root, range(30, 60), range(30, 60), "410 of 1,000 IOPS, below its minimum")
     lines = lines_of(capsys, monkeypatch, *command.split(), "--root", str(root))
-    # The terminal wraps addresses, which can then be pasted.
+    # The terminal itself wraps addresses, so that they can be pasted.
     assert [line for line in lines if cell_len(line) > WIDTH and "nbd+unix" not in line] == []
     assert "…" not in "".join(lines)
 

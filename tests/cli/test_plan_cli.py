@@ -1,4 +1,4 @@
-"""`slo-ctl plan`: what would change, and the exit status that says whether anything would."""
+"""`slo-ctl plan`: the pending changes, and the exit status that reports whether there are any."""
 
 from __future__ import annotations
 

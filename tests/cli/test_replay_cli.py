@@ -1,4 +1,4 @@
-"""`slo-ctl replay` and `slo-ctl demo` around a made-up engine."""
+"""`slo-ctl replay` and `slo-ctl demo` with a fake engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VM = "name=db,workload=uniform,weight=3"
 
 
 class Engine:
-    """Stands in for the engine: remembers what it was asked, answers with made-up numbers."""
+    """A substitute for the engine that records its arguments and returns fixed figures."""
 
     def __init__(self) -> None:
         self.scenarios: list[Scenario] = []
@@ -61,7 +61,7 @@ def run(*words: str) -> int:
 
 def test_help_names_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("replay", "--help") == 0
-    # Help imports no policy, which would take as long as numpy.
+    # Help imports no policy, which would take as long as importing numpy.
     text = " ".join(capsys.readouterr().out.split())
     assert set(re.findall(r"[\w-]+", text)) >= POLICIES.keys()
     assert f"min_waf. [default: {DEFAULT_POLICY}]" in text

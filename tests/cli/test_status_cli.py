@@ -61,7 +61,7 @@ def test_degraded_vm_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
         assert status(tmp_path) == 3
         assert "db on ssd0: insufficient: below its minimum" in capsys.readouterr().out
-        assert status(tmp_path, "web") == 0  # only what is shown counts
+        assert status(tmp_path, "web") == 0  # only the VMs that are shown count
         assert not re.search("^db", capsys.readouterr().out, re.MULTILINE)
         assert status(tmp_path, "--verdict", "insufficient,idle", "--json") == 3
         output = json.loads(capsys.readouterr().out)
@@ -193,7 +193,7 @@ def test_watch_redraws_through_a_restart_of_the_daemon(tmp_path: Path) -> None:
         read_until(terminal, "web")
         daemon.stop()
         text = read_until(terminal, r"daemon not reachable since \d\d:\d\d:\d\d")
-        assert "\x1b[1A" in text  # in place: the cursor went up
+        assert "\x1b[1A" in text  # in place: the cursor moved up
         daemon.answers["/v1/status"] = to_json(host_status(vms=(vm_status("again"),)))
         daemon.start()
         read_until(terminal, "again")

@@ -56,7 +56,7 @@ def test_sweep_finds_the_number_of_vms_per_drive(scenario: Path, capsys: pytest.
     assert {(row["op"], row["vms"]) for row in result["rows"]} == {
         (op, vms) for op in ("10%", "30%") for vms in (1, 3, 5)
     }
-    # Five VMs of 16 MiB do not fit into 64 MiB, so it is fewer.
+    # Five VMs of 16 MiB do not fit into 64 MiB, so there are fewer.
     too_many = [row for row in result["rows"] if row["vms"] == 5]
     assert {row["unmet"] for row in too_many} == {-1}
     assert all(each["most_vms"] in (1, 3) for each in result["answers"])
@@ -71,7 +71,7 @@ def test_interrupted_sweep_is_resumed(scenario: Path, capsys: pytest.CaptureFixt
     plot = scenario.with_suffix(".png")
     assert run(str(scenario), "--vms", "1", "--policy", "shared", "--out", str(out), "--plot", str(plot)) == 0
     assert plot.read_bytes().startswith(b"\x89PNG")
-    # A line that was cut short when the machine stopped, and a row that shows that it is not run again.
+    # A line that was cut off by a power failure, and a row whose values show that it is not computed again.
     out.write_text(first.replace(",shared,1,1,", ",shared,1,1,").rstrip() + "\nweb,,,shared,2,1,9")
     assert run(str(scenario), "--vms", "1,2", "--policy", "shared", "--out", str(out)) == 0
     rows = list(csv.DictReader(out.open()))
@@ -143,7 +143,7 @@ def test_events_apply_to_every_copy(scenario: Path, capsys: pytest.CaptureFixtur
 
 def test_each_scenario_has_its_own_answer(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, plot = scenario.with_suffix(".csv"), scenario.with_suffix(".svg")
-    # Twice as large: the drive holds two in place of four.
+    # Twice as large: the drive holds two instead of four.
     large = scenario.with_name("db.toml")
     large.write_text(SCENARIO.replace('"16MiB"', '"32MiB"').replace("min = 120", "min = 10"))
     words = ["--vms", "1,3", "--policy", "shared", "--out", str(out)]
@@ -155,7 +155,7 @@ def test_each_scenario_has_its_own_answer(scenario: Path, capsys: pytest.Capture
     assert {(row["scenario"], row["vms"]) for row in result["rows"]} == {
         (name, vms) for name in ("web", "db") for vms in (1, 3)
     }
-    assert out.read_text().startswith(first), "those of the first scenario are not run again"
+    assert out.read_text().startswith(first), "replays of the first scenario are not repeated"
     assert "db: scenario, shared" in plot.read_text()
     twin = scenario.parent / "other" / "web.toml"
     twin.parent.mkdir()
@@ -208,7 +208,7 @@ def test_parquet_results_are_resumed_and_lower_bounds_marked(
     out = scenario.with_suffix(".parquet")
     assert run(str(scenario), "--vms", "1", "--policy", "shared", "--out", str(out)) == 0
     assert "1 or more" in capsys.readouterr().out
-    # As if it had been stopped now: what is in the lines beside it counts, too.
+    # As if it had been stopped now: results in the files of workers count, too.
     first = polars.read_parquet(out)
     partial = lines_of(out)
     first.write_csv(partial)
@@ -243,7 +243,7 @@ def test_dead_worker_loses_only_its_current_replay(scenario: Path) -> None:
     assert "a worker process died; its replay is started again" in notes
     rows = replays()
     assert rows[: len(first)] == first
-    assert len(rows) == 8, "none is run twice"
+    assert len(rows) == 8, "no replay is repeated"
 
 
 def workers_of(pid: int) -> list[int]:

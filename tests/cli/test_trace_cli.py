@@ -1,4 +1,4 @@
-"""`slo-ctl trace`, run as a user runs it."""
+"""`slo-ctl trace` from the command line."""
 
 from __future__ import annotations
 

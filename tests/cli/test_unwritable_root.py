@@ -1,4 +1,4 @@
-"""Commands with a directory that cannot be written: the hint is about what is wrong with it."""
+"""Commands with a directory that cannot be written: the hint names the actual cause."""
 
 from __future__ import annotations
 

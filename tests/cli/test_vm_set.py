@@ -147,7 +147,7 @@ def test_a_dry_run_shows_the_slo_and_stores_nothing(root: Path, capsys: pytest.C
 
 
 def add_vms(root: Path) -> None:
-    """`web2`, `db` and a class beside `web`."""
+    """Add `web2`, `db` and a class beside `web`."""
     with (root / "slo-ctl.toml").open("a") as file:
         file.write("[vm.web2]\n[vm.db]\nclass = 'gold'\nweight = 2\n[class.gold]\nweight = 9\nmin = '1k'\n")
 
@@ -345,12 +345,12 @@ def test_a_damaged_store_is_kept(root: Path, capsys: pytest.CaptureFixture[str])
 
 
 def slo_reply(vm: str, **more: Any) -> dict[str, Any]:
-    """The SLO of a VM as the daemon replies it."""
+    """The daemon's reply with the SLO of a VM."""
     return {"vm": vm, "slo": {"weight": 1.0}, "slo_source": "default", **more}
 
 
 class FakeDaemon:
-    """Answers as the API does, and remembers what it was asked."""
+    """Answers like the API, and records the requests."""
 
     def __init__(self, path: Path) -> None:
         self.asked: list[tuple[str, str, Any]] = []
@@ -479,7 +479,7 @@ def test_refusal_of_the_daemon_is_printed(root: Path, capsys: pytest.CaptureFixt
 
 def test_slo_from_libvirt_metadata_is_shown(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
-    # The test driver keeps its VM as long as somebody is connected.
+    # The test driver keeps its VM as long as a connection is open.
     connection = libvirt.open("test:///default")
     here = ("--connect", "test:///default")
     try:

@@ -1,4 +1,4 @@
-"""Wrong input: one line that says what is wrong, one line with what to type instead, and the exit status."""
+"""Wrong input: one line with the error, one line with what to type instead, and the exit status."""
 
 from __future__ import annotations
 
@@ -441,7 +441,7 @@ def test_hints_keep_the_root(root: Path, capsys: pytest.CaptureFixture[str]) -> 
 
     assert hint("vm", "show", "nosuch").endswith(f"`slo-ctl vm list --root {root}` shows them all")
     assert hint("vm", "set", "web").endswith(f"slo-ctl vm set web weight=3,min=500 --root {root}")
-    assert hint("reload") == "hint: slo-ctl config reload"  # not an option of what was typed
+    assert hint("reload") == "hint: slo-ctl config reload"  # not an option of the given command
     assert app.run(["vm", "set", f"--root={root}"]) == 2
     assert capsys.readouterr().err.endswith(f"slo-ctl vm set db weight=3,min=500 --root {root}\n")
 

@@ -1,4 +1,4 @@
-"""docs/configuration.md: its example is read, and it names every key and default."""
+"""docs/configuration.md: its example is valid, and it names every key and default."""
 
 from __future__ import annotations
 

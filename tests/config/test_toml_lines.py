@@ -1,4 +1,4 @@
-"""Lines of keys: against tomllib, which says which keys there are."""
+"""Line numbers of keys, compared with the keys that tomllib finds."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_line_of_each_key_is_found() -> None:
 
 
 def places(value: object, where: tuple[str | int, ...] = ()) -> set[tuple[str | int, ...]]:
-    """Every place in what tomllib read."""
+    """Every key path in the value that tomllib returns."""
     inside: dict[Any, object] = {}
     if isinstance(value, dict):
         inside = value

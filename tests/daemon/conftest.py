@@ -1,4 +1,4 @@
-"""Helpers that tests of the real thing have as well."""
+"""Makes helpers of tests/real importable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status put together."""
+"""Assembly of the status."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_minimums_above_the_capacity_are_reported() -> None:
 
 
 def test_vm_on_a_shared_drive_has_rates_of_its_namespace_and_share_of_the_drive() -> None:
-    """Its row has what it does on that namespace; share and minimum are of the drive."""
+    """The row has the VM's rates on that namespace; share and minimum refer to the drive."""
     on_two = GOT._replace(
         share=0.4, target_share=0.4, drive_iops=200.0, of_drive=True, remark="limited to 200 IOPS"
     )

@@ -1,4 +1,4 @@
-"""Demand of VMs by the waits of their threads."""
+"""Whether VMs want more, from the block I/O delays of their threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_threads_always_waiting_mean_the_vm_wants_more() -> None:
 
 def test_demand_is_unknown_if_no_thread_waits() -> None:
     assert demand(0, 0.0, 100.0) is None  # asynchronous
-    assert demand(10, 0.01, 100.0) is None  # but for a few
+    assert demand(10, 0.01, 100.0) is None  # except for a few
     assert BlockDemand(1.0).wants_more("web") is None
 
 

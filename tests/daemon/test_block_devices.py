@@ -1,4 +1,4 @@
-"""Which block devices are managed from epoch to epoch, and which of them are shared as one; none is real."""
+"""Which block devices are managed in each epoch, and which share a drive; none of them is real."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DRIVES = {"fast-n1": "nqn.a", "fast-n2": "nqn.a", "db": "nqn.a", "other-n1": "n
 
 
 class Observer:
-    """No VM waits for block I/O, and no latency is known."""
+    """No VM waits for block I/O, and no latencies are measured."""
 
     def delays(self, *_: object) -> dict[str, object]:
         return {}
@@ -68,7 +68,7 @@ def test_namespaces_of_a_drive_form_one_pool_as_they_change(
     del configured["fast-n1"], configured["other-n1"]
     blocks.refresh(config)
     assert pools(blocks) == [{"db", "fast-n2"}, {"disk"}]
-    # What is known of a drive and of the namespaces that stay is not forgotten.
+    # The state of a drive and of its remaining namespaces is kept.
     assert blocks.devices["db"] is kept
     assert blocks._pools["nqn.a"] is pool
 

@@ -14,7 +14,7 @@ from slo_ctl.host.nvme.drive import controller_at, drive_of
 from slo_ctl.model.host import DeviceNumber
 
 _NULL = "1:3"
-"""/dev/null is a character device that every host has: it stands for /dev/nvme0."""
+"""/dev/null is a character device that every host has; it represents /dev/nvme0."""
 
 
 class Drive:

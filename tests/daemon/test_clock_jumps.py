@@ -1,4 +1,4 @@
-"""The daemon when the time of day is set while it runs."""
+"""The daemon when the wall clock is set while it runs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_up_is_the_time_since_the_start_although_the_clock_was_set(
 
 
 def test_a_clock_that_is_adjusted_slowly_is_not_taken_for_one_that_was_set(machine: Machine) -> None:
-    """The time of the start in the metrics would change all the time."""
+    """Otherwise the start time in the metrics would change all the time."""
     jumps = ClockJumps(machine.clock)
     for _ in range(9):
         machine.booted_at += 0.1
@@ -104,7 +104,7 @@ def test_a_clock_that_is_set_forward_by_mistake_does_not_delete_the_history(reco
     recording.set_clock(-YEAR_S)
     recording.run(for_s=600)
     assert recording.first_samples() >= before
-    # Once it is right again, what is too old is deleted as before.
+    # When the clock is right again, old records are deleted as before.
     recording.run(for_s=2 * DAY_S)
     assert recording.first_samples() == 0
 

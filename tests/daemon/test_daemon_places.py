@@ -1,4 +1,4 @@
-"""Where the daemon's files are."""
+"""Locations of the daemon's files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_paths_of_a_user_without_a_session(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_paths_of_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user that is not in passwd, without HOME, could not even ask the system's daemon."""
+    """A user that is not in passwd, without HOME, could not even query the system's daemon."""
 
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -59,7 +59,7 @@ def test_paths_of_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The directory of all files of a user who is not root, on a host with a daemon of the system."""
+    """The directory for all files of a non-root user, on a host with a system daemon."""
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path))

@@ -175,7 +175,7 @@ def test_damaged_profile_keeps_the_decision(host: Host) -> None:
     first = host.settings(UNEQUAL)
     assert first["scheduler"].startswith("bfq")
     stored.write_text("{")
-    host.profile(FLASH, serial="of another")  # so that the folder is looked into again
+    host.profile(FLASH, serial="of another")  # a change, so that the folder is read again
     assert host.settings(UNEQUAL, 1.0) == first
     assert "stored profile ignored" in host.reasons_text
     host.policies = DevicePolicies(host.places, host.sys)

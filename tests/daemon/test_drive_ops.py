@@ -1,4 +1,4 @@
-"""OPS of an NVMe drive that reports and moves it: the log's counters in, moves out. The flash is emulated."""
+"""OPS of an NVMe drive that reports and moves it: counters of its log page are read, moves sent. Emulated."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ _ON = {1: Occupant("a", "a", Slo(weight=1)), 2: Occupant("b", "b", Slo(weight=9)
 
 
 def run(drive: Drive, control: DriveOpsControl, journal: Journal, seconds: int, refusal: str = "") -> int:
-    """Blocks that were asked for, while `b` writes nine times as much as `a`."""
+    """Number of blocks requested while `b` writes nine times as much as `a`."""
     asked = 0
     for _ in range(seconds):
         control.observe(NvmeState(ops=drive.log(), ops_refusal=refusal), _ON, DEFAULT_POLICY)
@@ -117,7 +117,7 @@ def test_ops_move_to_the_heaviest_writer_and_original_split_is_kept(tmp_path: Pa
     assert after[2] - before[2] == before[1] - after[1] > 3
     originals = {knob: each.value for knob, each in journal.originals().items()}
     assert originals == {ops_knob(_NQN, nsid): float(blocks) for nsid, blocks in before.items()}
-    # What `status` shows of the VM on it: the last window, by the drive's own counters.
+    # The row of the VM in `status`: the last window, from the drive's own counters.
     last = drive.log().namespace(2)
     control.observe(NvmeState(ops=drive.log()), _ON, DEFAULT_POLICY)
     shown = control.with_ops(2, StreamWindow("b", 10.0))
@@ -142,7 +142,7 @@ def test_no_move_is_requested_while_blocks_move_or_after_refusal(tmp_path: Path)
     drive.second({1: 100, 2: 900})
     control.observe(NvmeState(ops=drive.log()), _ON, DEFAULT_POLICY)
     assert control.requests(journal) != []
-    # The same reading decides nothing twice.
+    # The same reading does not lead to a second decision.
     control.observe(NvmeState(ops=drive.log()), _ON, DEFAULT_POLICY)
     assert control.requests(journal) == []
 

@@ -1,4 +1,4 @@
-"""VMs on namespaces of one drive, by the daemon's own parts: counters in, limits out. Simulated."""
+"""VMs on namespaces of one drive, with the daemon's own modules: counters in, limits out. Simulated."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class Namespace:
 
 @dataclass
 class Host:
-    """VMs that share a drive by how much they have outstanding on each namespace, a second at a time."""
+    """VMs that share a drive in proportion to their outstanding requests on each namespace; 1 s steps."""
 
     queues: dict[tuple[str, int], float]
-    """By VM and namespace."""
+    """Outstanding requests by VM and namespace."""
     slos: dict[str, Slo]
     weighted: set[str]
     now_s: float = 0.0
@@ -70,7 +70,7 @@ class Host:
     second: int = 0
     in_force: dict[tuple[str, int], float] = field(default_factory=dict)
     latencies: dict[tuple[str, int], list[int]] = field(default_factory=dict)
-    """Requests between bounds, where a VM's latencies are measured."""
+    """Latency histogram, if latencies of VMs are measured."""
 
     def __post_init__(self) -> None:
         self.pool = Pool(lambda: self.now_s)
@@ -106,7 +106,7 @@ class Host:
         self.pool.protect(self.slos, limitable, self.weighted, self._unapplied())
 
     def _latencies_on(self, minor: int) -> dict[str, list[DiskLatency]]:
-        """Each request takes the mean time, by Little's law."""
+        """Each request takes the mean time, from Little's law."""
         found = {}
         for (vm, on), counts in self.latencies.items():
             if on == minor:
@@ -120,7 +120,7 @@ class Host:
         self.latencies[vm, minor] = [0] * (len(_BOUNDS_S) + 1)
 
     def _unapplied(self) -> set[str]:
-        """Limits take so many epochs to be in force."""
+        """Limits are in force after this many epochs."""
         wanted = {
             (vm, number.minor): held.iops for (vm, number), held in self.pool.throttler.throttles.items()
         }
@@ -228,7 +228,7 @@ def test_no_limits_without_configured_weights() -> None:
     assert host.pool.throttler.throttles == {}
     host.pool.slos = host.slos
     assert host.pool.share_total(host.pool.devices[0]).shares == {"a": 1.0}
-    # Equal weights that the operator set are kept as any others.
+    # Equal weights that the operator set are enforced like any others.
     host.weighted = {"b"}
     host.run(40)
     assert host.iops("b") == pytest.approx(333, rel=0.06)
@@ -244,7 +244,7 @@ def test_weights_on_one_namespace_are_left_to_the_kernel() -> None:
     host.queues["c", 2] = 16.0
     host.run(40)
     assert host.iops("c") == pytest.approx(9 / 13 * 1000, rel=0.06)
-    # Gone for a whole status window: everything is as it was.
+    # Absent for a whole status window: all settings are restored.
     host.queues["c", 2] = 0.0
     host.run(13)
     assert not host.pool.throttler.by_weight
@@ -252,7 +252,7 @@ def test_weights_on_one_namespace_are_left_to_the_kernel() -> None:
 
 
 def test_slow_limits_are_waited_for() -> None:
-    """On a slow host systemd answers after the epoch: what is not in force yet must not count as no help."""
+    """On a slow host systemd answers after the epoch: until in force, limits must not count as useless."""
     host = three(a=Slo(1), b=Slo(3))
     host.epochs_to_apply = 5
     host.run(150)
@@ -266,7 +266,7 @@ def test_wait_for_a_limit_never_in_force_ends() -> None:
     (first,) = host.pool.throttler.throttles.values()
     assert first.iops > 250
     host.run(20)
-    # Decisions go on: it is limited further, but not below what it is entitled to.
+    # Decisions continue: it is limited further, but not below its entitlement.
     (held,) = host.pool.throttler.throttles.values()
     assert held.iops == pytest.approx(250)
 
@@ -292,7 +292,7 @@ def test_a_vm_on_two_namespaces_counts_once_and_its_limit_is_divided() -> None:
     assert held[1].of_drive_iops == pytest.approx(200, rel=0.1)
     assert host.pool.uses_several("a")
     assert host.pool.iops_of("a") == pytest.approx(200, rel=0.2)
-    # It moves all that it does to one of them: it is not held below what it is due there.
+    # It moves all of its I/O to one namespace: its limit there is not below its entitlement there.
     host.queues["a", 1] = 0.0
     host.run(20)
     assert host.iops("a") == pytest.approx(200, rel=0.1)

@@ -1,4 +1,4 @@
-"""What the metrics count, from outcomes of epochs."""
+"""Counters of the metrics, from outcomes of epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits that others have set, and groups inside those of VMs."""
+"""Limits set by other programs, and cgroups inside those of VMs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def notes_of(tree: CgroupTree, *settings: Setting) -> list[str]:
 
 
 def test_limits_of_others_are_named_and_own_ones_are_not(tmp_path: Path) -> None:
-    """A VM that a forgotten limit held at 300 IOPS was `ok`, and nothing told why it got no more."""
+    """A VM that a forgotten limit held at 300 IOPS was `ok`, and no message explained it."""
     folder = tmp_path / "slo" / "web"
     folder.mkdir(parents=True)
     for name in ("read_iops", "write_iops", "read_bps", "write_bps"):
@@ -33,7 +33,7 @@ def test_limits_of_others_are_named_and_own_ones_are_not(tmp_path: Path) -> None
     tree = CgroupTree(1, tmp_path)
     assert notes_of(tree) == []
     (folder / _V1.format("read_iops")).write_text("7:0 300\n7:1 5\n")
-    (tmp_path / "slo" / _V1.format("read_iops")).write_text("7:0 9\n")  # of v1, it limits no group inside
+    (tmp_path / "slo" / _V1.format("read_iops")).write_text("7:0 9\n")  # v1 does not limit groups inside
     (note,) = notes_of(tree)
     assert note == (
         "VM web: on fast (7:0) cgroup /slo/web is limited to 300 read_iops, which slo-ctl has not set"

@@ -1,4 +1,4 @@
-"""Programs that run when a verdict changes: real ones."""
+"""Programs that run when a verdict changes; the programs are real."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_hook_gets_the_change_and_nothing_else(tmp_path: Path) -> None:
 def test_one_hook_at_a_time_and_queued_changes_are_merged(tmp_path: Path) -> None:
     go, said = tmp_path / "go", tmp_path / "said"
     os.mkfifo(go)
-    # A second one at the same time would find the folder there already.
+    # A second run at the same time would find that the folder exists.
     body = f'mkdir {tmp_path}/busy || exit 1; echo "$SLO_CTL_VM $SLO_CTL_PREVIOUS $SLO_CTL_VERDICT" >> {said}'
     with closing(queue(program(tmp_path, f"{body}; read _ < {go}; rmdir {tmp_path}/busy"))) as hooks:
         hooks.add([change("first")])
@@ -101,7 +101,7 @@ def test_hanging_hook_is_killed_with_its_children(tmp_path: Path) -> None:
         hooks.add([change()])
         until(lambda: hooks.results()["killed"] == 1)
     for pid in pids.read_text().split():
-        # An orphan is collected by init, at some time.
+        # init reaps an orphan at some time.
         until(lambda pid=pid: not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in _status(pid))  # type: ignore[misc]
 
 

@@ -1,4 +1,4 @@
-"""Settings that a restored or migrated VM brings along from its earlier run."""
+"""Settings that a restored or migrated VM has from its earlier run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAUSED = Vm(
 
 
 class Restoring(LibvirtActuator):
-    """libvirt with a VM whose definition has the weight 100."""
+    """libvirt with a VM that has weight 100 in its definition."""
 
     def __init__(self, live: float) -> None:
         self.live = live
@@ -52,7 +52,7 @@ def test_the_weight_of_a_vm_that_was_paused_by_a_user_may_be_the_users(tmp_path:
 
 
 def test_originals_of_an_earlier_run_are_not_those_of_a_vm_that_was_started_again(tmp_path: Path) -> None:
-    """`apply --undo` limited a VM that had been started again since, as its earlier run had been limited."""
+    """`apply --undo` set the limits of its earlier run on a VM that had been restarted."""
     journal, settings = Journal(tmp_path / "journal.json"), InheritedSettings()
     running = replace(PAUSED, state=VmState.RUNNING, resumed=False)
     limit = Knob(Lever.LIBVIRT_LIMIT, UUID, "total_iops", "vda")

@@ -1,4 +1,4 @@
-"""Log lines as entries of the journal, received on a socket in its place."""
+"""Log lines as entries of the journal, received on a substitute for its socket."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def journal(tmp_path: Path) -> Iterator[socket.socket]:
 
 @pytest.fixture
 def stderr(tmp_path: Path) -> Iterator[io.StringIO]:
-    """Of a handler for the log of the daemon that has the journal at tmp_path/socket."""
+    """The stderr of a logging handler of the daemon; the journal is at tmp_path/socket."""
     text = io.StringIO()
     handler = JournalHandler(logging.StreamHandler(text), str(tmp_path / "socket"))
     log = logging.getLogger("slo_ctl.daemon")
@@ -42,7 +42,7 @@ def stderr(tmp_path: Path) -> Iterator[io.StringIO]:
 
 
 def fields(entry: bytes) -> list[tuple[str, str]]:
-    """As the journal reads them."""
+    """Fields of an entry as the journal parses them."""
     found = []
     while entry:
         line, _, rest = entry.partition(b"\n")
@@ -100,7 +100,7 @@ def test_a_setting_that_another_program_had_changed_is_logged_once(stderr: io.St
 
 
 def test_a_limit_of_others_that_is_replaced_is_logged(stderr: io.StringIO) -> None:
-    """One that an operator had set by hand was raised without a word."""
+    """A limit that an operator had set by hand was raised without a message."""
     knob = Knob(Lever.CGROUP_LIMIT, "/web", "read_iops", "7:0")
     setting = Setting(knob, 990.0, "web", "max_iops 1000")
     EpochLog().log_corrections([Outcome(setting, OutcomeState.APPLIED, 300.0, 990.0, is_replacement=True)])

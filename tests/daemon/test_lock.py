@@ -113,7 +113,7 @@ def test_looking_at_a_claim_does_not_take_it(tmp_path: Path) -> None:
 
 
 def test_a_lock_whose_file_was_removed_is_taken_again(tmp_path: Path) -> None:
-    """A second daemon could start beside the first one, with the same journal."""
+    """A second daemon could start while the first one ran, with the same journal."""
     path = tmp_path / "run" / "daemon.lock"
     with only_daemon(path) as lock:
         assert lock.restore() == ""
@@ -122,7 +122,7 @@ def test_a_lock_whose_file_was_removed_is_taken_again(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="daemon already running"), only_daemon(path):
             pass
         path.unlink()
-        with only_daemon(path):  # it was faster
+        with only_daemon(path):  # the other daemon was faster
             assert lock.restore() == f"PID {os.getpid()}"
         assert lock.restore() == ""
 

@@ -161,7 +161,7 @@ def test_a_class_that_changes_at_reload_changes_its_vms(tmp_path: Path) -> None:
 
 
 def test_a_reloaded_configuration_counts_before_the_next_epoch(tmp_path: Path) -> None:
-    """An epoch may be an hour: a class just written is a class, and a rejected file is reported at once."""
+    """An epoch may be an hour: a new class is known at once, and a rejected file is reported at once."""
     file, none = tmp_path / "slo-ctl.toml", '[libvirt]\nuri = "none"\n'
     file.write_text(none)
     with daemon_on(tmp_path, FakeObserver(), load(tmp_path)) as daemon:
@@ -236,7 +236,7 @@ def test_minimums_above_the_capacity_are_refused_or_forced(tmp_path: Path) -> No
         with pytest.raises(RefusalError, match="1,100 IOPS, above its capacity of 1,000") as error:
             daemon.controller.change_slos(["web"], SloUpdate({"min_iops": 500.0}))
         assert error.value.status == 409
-        # Of two VMs on the device, together.
+        # Both VMs on the device together.
         other = dataclasses.replace(row, vm="db")
         daemon.controller.published = dataclasses.replace(
             daemon.controller.published,
@@ -300,7 +300,7 @@ def test_invalid_configuration_keeps_the_last_valid_one(tmp_path: Path) -> None:
 def test_the_log_says_what_a_reload_adds_and_removes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file that an editor had truncated, or that was gone, was reloaded without a word."""
+    """A file that an editor had truncated, or that was missing, was reloaded without a message."""
     caplog.set_level(logging.INFO, "slo_ctl.daemon")
     file = tmp_path / "slo-ctl.toml"
     file.write_text('[libvirt]\nuri = "none"\n[vm.web]\ncgroup = "/x/web"\n[vm.db]\ncgroup = "/x/db"\n')
@@ -323,7 +323,7 @@ def test_the_log_says_what_a_reload_adds_and_removes(
 def test_damaged_files_of_an_earlier_run_do_not_stop_the_daemon(tmp_path: Path) -> None:
     (tmp_path / "journal.json").write_text("{")
     with pytest.raises(UserError, match=r"journal\.json"):
-        # Nothing was opened that nobody closes.
+        # No file is left open.
         Daemon(CONFIG, DaemonPlaces(tmp_path), make_observer=lambda *_: pytest.fail("observes"))
     (tmp_path / "journal.json").unlink()
     (tmp_path / "slos.json").write_text("{")
@@ -379,7 +379,7 @@ def test_device_failure_is_logged_once_and_does_not_affect_others(
 
     monkeypatch.setattr("slo_ctl.daemon.block.ManagedBlock.find", fail)
     caplog.set_level(logging.INFO, "slo_ctl.daemon")
-    locks = (store.locked("ssd0"), store.locked("ssd1"))  # as if served, by servers that do not answer
+    locks = (store.locked("ssd0"), store.locked("ssd1"))  # as if served by servers that do not answer
     with locks[0], locks[1], daemon_on(tmp_path, FakeObserver(), load(tmp_path)) as daemon:
         for _ in range(3):
             status = daemon.epoch()
@@ -414,7 +414,7 @@ def test_a_dry_run_touches_nothing(tmp_path: Path) -> None:
 
 
 def test_undo_restores_and_sets_nothing(tmp_path: Path) -> None:
-    """An SLO in force is not a reason to set anything in the course of it."""
+    """The SLOs in force must not cause any setting during an undo."""
     group = tmp_path / "cgroup" / "web"
     group.mkdir(parents=True)
     weight = group / "io.bfq.weight"
@@ -434,7 +434,7 @@ def test_undo_restores_and_sets_nothing(tmp_path: Path) -> None:
 
 
 def test_undo_tells_of_what_waits_for_a_server_and_forgets_deleted_devices(tmp_path: Path) -> None:
-    """It was `nothing to restore`, and entries of a deleted device stayed in the journal for good."""
+    """The output was `nothing to restore`, and entries of a deleted device stayed in the journal."""
     (tmp_path / "devices" / "ssd0").mkdir(parents=True)
     kept, gone = (Knob(Lever.FTL_WEIGHT, f"{name}/web", "weight") for name in ("ssd0", "old"))
     Journal(tmp_path / "journal.json").add({kept: Original(1.0, "web"), gone: Original(1.0, "web")})
@@ -466,7 +466,7 @@ def test_reasons_are_logged_once() -> None:
 
 
 def test_systemd_weight_mapping_is_detected_and_passed_on(tmp_path: Path) -> None:
-    """Also where the tree is seen, or the scheduler chosen, only after the first epoch."""
+    """Also if the tree appears, or the scheduler is selected, only after the first epoch."""
     scheduler = tmp_path / "sys" / "block" / "sda" / "queue" / "scheduler"
     scheduler.parent.mkdir(parents=True)
     scheduler.write_text("[none] bfq")

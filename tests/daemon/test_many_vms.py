@@ -1,4 +1,4 @@
-"""What an epoch costs with many VMs on a block device."""
+"""The work of an epoch with many VMs on a block device."""
 
 from __future__ import annotations
 

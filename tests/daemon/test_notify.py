@@ -1,4 +1,4 @@
-"""Notifications to systemd: to a real socket."""
+"""Notifications to systemd, on a real socket."""
 
 from __future__ import annotations
 

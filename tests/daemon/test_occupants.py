@@ -1,4 +1,4 @@
-"""Which VM is on which namespace, and with which part of its SLO."""
+"""Which VM uses which namespace, and with which part of its SLO."""
 
 from __future__ import annotations
 

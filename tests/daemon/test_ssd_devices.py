@@ -1,4 +1,4 @@
-"""Emulated devices as the daemon follows them: namespaces come and go, other settings change."""
+"""Emulated devices as the daemon tracks them: namespaces are added and removed, other settings change."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ SEEKS = FLAT | {RAND_READ: 8e-3, RAND_WRITE: 5e-3}
 
 
 def store_profile(root: Path, times_s: dict[Access, float], around: IdentitySources | None = None) -> Path:
-    """Of the first namespace of the device `d`."""
+    """Store a profile for the first namespace of the device `d`."""
     record = DeviceStore(places(root)).load("d")
     found = [
         Measurement(access, size, repetition, time_s + size * 1e-9, 100, 1.0)
@@ -104,7 +104,7 @@ def test_device_is_reopened_only_if_its_namespaces_change(followed: Followed) ->
     second = followed.device()
     assert second is not first
     assert names(second) == ["a", "b"]
-    # The settings changed, not which namespaces there are.
+    # The settings changed, but not the set of namespaces.
     followed.change("resize", "d/b", "18MiB")
     assert followed.device() is second
     followed.change("remove", "d/b", "--yes")
@@ -158,7 +158,7 @@ def test_the_daemon_follows_the_stored_profile_of_a_device(followed: Followed) -
     stored = store_profile(followed.root, SEEKS)
     assert (average() or 0.0) > 2
     assert followed.device() is first
-    # A damaged file leaves what is in force, another kernel's times do not count.
+    # A damaged file leaves the present settings in force; a profile of another kernel does not count.
     damaged = stored.with_suffix(".new")
     damaged.write_text("no profile")
     damaged.replace(stored)
@@ -168,7 +168,7 @@ def test_the_daemon_follows_the_stored_profile_of_a_device(followed: Followed) -
     assert average() is None
     store_profile(followed.root, FLAT)
     assert average() == pytest.approx(1, rel=0.01)
-    # A namespace more makes another device of it.
+    # With another namespace the device counts as a different one.
     followed.change("add", "d", "--namespace", "name=b,size=16MiB")
     assert average() == pytest.approx(1, rel=0.01)
     assert followed.device() is not first
@@ -226,7 +226,7 @@ def test_speed_of_moves_is_that_of_the_last_minute_in_which_they_went_on() -> No
 
 
 def test_settings_that_have_not_changed_are_the_same_objects(followed: Followed) -> None:
-    """The keeper compares objects first; those of all namespaces were made anew in every epoch."""
+    """The keeper compares objects first; the settings of all namespaces were created anew in every epoch."""
     device = followed.device()
     device.sample = DeviceSample(FlashTiming(64, 50.0, 200.0, 1500.0, 10.0), ())
     device.occupants = {"a": Occupant("web", "web", Slo(max_iops=100.0))}

@@ -25,7 +25,7 @@ from slo_ctl.model.status import Verdict
 
 
 class Receiver(ThreadingHTTPServer):
-    """Answers all requests with `status`, once `go` is set, and keeps them."""
+    """Answers all requests with `status`, after `go` is set, and records them."""
 
     daemon_threads = True
 
@@ -46,7 +46,7 @@ class Receiver(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.port}/hook?token=secret"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """That a client hangs up is what some tests want."""
+        """Some tests make the client disconnect."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Each check finds what it is for, and nothing else, in mock results."""
+"""Each check finds its own kind of fault in fake results, and no other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def status(at_s: float, rows: dict[str, tuple[Verdict, str]]) -> HostStatus:
 
 
 def result(weights: dict[str, float], hostile: str = "") -> Result:
-    """VMs that all want more and have exactly their shares of 1,000 pages a second, with ok throughout."""
+    """VMs that all want more and get exactly their shares of 1,000 pages a second, with verdict ok."""
     vms = tuple(
         SimulatedVm(
             vm, number, Load(queue_depth=8), (("weight", weight),), honest=Load() if vm == hostile else None
@@ -85,9 +85,9 @@ def test_lower_total_than_without_the_daemon_is_a_violation() -> None:
     run.moves_ns[:] = 0
     lumpy = result({"a": 1.0, "b": 1.0})
     lumpy.of("pages")[:, 115:130] *= 0.8
-    assert check(run, lumpy, names=["conserved"]) == [], "without the daemon it serves no more around then"
+    assert check(run, lumpy, names=["conserved"]) == [], "without the daemon it serves no more in that window"
     say(run, "b", Verdict.OK, 90, 125, "500 IOPS, minimum 400")
-    assert check(run, without, names=["conserved"]), "nobody was given a minimum"
+    assert check(run, without, names=["conserved"]), "no VM has a minimum"
 
 
 def test_idle_dies_while_requests_wait_are_a_violation() -> None:
@@ -112,7 +112,7 @@ def test_lower_total_of_the_fluid_ideal_is_allowed_if_reported() -> None:
     without.of("device_ns")[:] = 0.9e9
     run.of("device_ns")[:] = 0.8e9
     run.of("pages")[:] = 160
-    assert check(run, without, names=["conserved"]), "status does not say so"
+    assert check(run, without, names=["conserved"]), "status does not report it"
     reason = "each page takes 9.0 times the device time of one of a"
     say(run, "b", Verdict.OK, 0, SECONDS, reason)
     assert check(run, without, names=["conserved"]) == []
@@ -121,7 +121,7 @@ def test_lower_total_of_the_fluid_ideal_is_allowed_if_reported() -> None:
     (found,) = check(run, without, names=["conserved"])
     assert 290 < found.at_s <= 300, "a tenth less than the ideal"
     run.of("pages")[:] = 160
-    # A VM whose requests do not wait asks for what it had without the daemon.
+    # A VM whose requests do not wait wants what it had without the daemon.
     run.of("queued_ns")[:] = 0.3e9
     assert check(run, without, names=["conserved"]), (
         "b asks for 160, which leaves 306 of the 900 that a asks for"
@@ -208,7 +208,7 @@ def test_false_verdicts_are_violations() -> None:
     assert (found.vm, found.at_s) == ("a", 200.0)
     run.of("pages")[0, 150:300] *= 0.5
     assert check(run, names=["insufficient"]) == []
-    assert [each.vm for each in check(run, names=["ok"])].count("a") == 2, "before and after it is said"
+    assert [each.vm for each in check(run, names=["ok"])].count("a") == 2, "before and after the report"
 
 
 def test_a_minimum_that_is_missed_is_not_ok() -> None:
@@ -227,7 +227,7 @@ def test_moves_beyond_the_budget_are_violations() -> None:
     (found,) = check(run, names=["moves"])
     assert found.text.startswith("15.0% of die time"), "five seconds at 20 %, five at 9.9 %"
     run.of("backlog_ns")[0, 90:110] = 0.0
-    assert check(run, names=["moves"]) == [], "an idle drive may move what it likes"
+    assert check(run, names=["moves"]) == [], "moves on an idle drive are not limited"
 
 
 def test_oscillating_limits_are_violations() -> None:

@@ -1,4 +1,4 @@
-"""The simulated control socket says what the real one says."""
+"""The simulated control socket replies like the real one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def simulated() -> SimulatedServer:
 
 
 def names_in(value: Any) -> Any:
-    """Names all the way down, without the values."""
+    """All names in a value, recursively, without the values."""
     if isinstance(value, dict):
         return {name: names_in(each) for name, each in value.items()}
     if isinstance(value, list) and value and isinstance(value[0], dict):
@@ -32,7 +32,7 @@ def names_in(value: Any) -> Any:
 
 
 def outcome(client: ControlClient, op: str, **fields: object) -> str:
-    """How a command ends."""
+    """The outcome of a command."""
     try:
         client.command(op, **fields)
     except ControlError as error:
@@ -61,7 +61,7 @@ def test_statistics_and_refusals_equal_those_of_a_served_drive(root: Path) -> No
         for op, fields in commands:
             assert outcome(ours, op, **fields) == outcome(client, op, **fields), (op, fields)
         statistics = client.statistics()
-        # For metrics only, which nobody asks for in a simulation.
+        # Only for metrics, which a simulation does not read.
         del statistics["latency_bounds_us"]
         for namespace in statistics["namespaces"]:
             del namespace["latency_histogram"]

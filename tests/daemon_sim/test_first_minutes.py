@@ -1,4 +1,4 @@
-"""The live lines of the README in virtual time: every verdict of the first five minutes is right."""
+"""The live example of the README in virtual time: every verdict of the first five minutes is right."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from slo_ctl.model.status import Verdict
 
 LENGTH_S, WINDOW_S = 300, 10
 TOLERANCE = 0.10
-"""Of a share: docs/daemon.md, Verdicts."""
+"""Tolerance of a share: docs/daemon.md, Verdicts."""
 
 
 def first_minutes(apart_s: float, fields: Fields) -> Result:
-    """`web` and `db` of the README are asleep when the daemon starts, wake up, and one of them pauses."""
+    """`web` and `db` of the README are idle when the daemon starts, become active, and one of them pauses."""
     load = Load("uniform", queue_depth=8)
     events = (
         Event(0.5, EventKind.SLEEP, "web"),

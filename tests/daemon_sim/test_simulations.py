@@ -1,4 +1,4 @@
-"""Simulations are repeatable, and what today's controller keeps is kept."""
+"""Simulations are reproducible, and the controller passes all checks."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ CHOSEN = (
     *(172, 1257, 1424, 1706, 2079, 2615, 2802, 3106, 3477, 3506, 3550, 4108, 4220, 4345, 4998, 5027, 5537),
     *(5684, 5887, 5907, 7986, 10528, 12114, 15946),
 )
-"""Random scenarios that together have what those of the seeds 0 to 99 have, as a test below checks."""
+"""Random scenarios that together cover those of the seeds 0 to 99, as a test below checks."""
 SEEDS = range(int(os.environ["SLO_CTL_SIMULATIONS"])) if "SLO_CTL_SIMULATIONS" in os.environ else CHOSEN
 NAMED_HOURS = {"steady": 0.11, "slo-changes": 0.11, "bounds": 0.11, "restarts": 0.2}
-"""Those with more `vm set` at once, kills or unattainable bounds than random ones; all else is in these, too.
+"""Scenarios with more `vm set` at once, kills or unattainable bounds than random ones have.
 
 Shares have to be exact over 300 seconds, one minute after the start; a third of the kills come in 12 minutes.
 """
 
 
 def kinds(seed: int) -> set[object]:
-    """What the random scenario has, and every two of what the daemon reacts to."""
+    """The features of a random scenario, and every pair of events that the daemon reacts to."""
     it = random_scenario(seed)
     loads = [vm.load for vm in it.vms]
     hostile = [vm.load for vm in it.vms if vm.honest]
@@ -94,7 +94,7 @@ def test_same_seed_gives_a_bit_identical_run_in_any_process() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "hours"), NAMED_HOURS.items())
 def test_named_scenarios_on_a_small_drive(name: str, hours: float) -> None:
-    # An hour of all of them is for bench/simulate.py.
+    # bench/simulate.py runs an hour of each of them.
     kept(Order(scenario=name, size="256MiB", hours=hours))
 
 
@@ -105,7 +105,7 @@ def test_table_shows_the_waf_that_status_shows() -> None:
     rows = {line.split()[0]: line.split() for line in trial.lines() if line.startswith("vm")}
     for vm in run.epochs[-1].status.vms:
         assert vm.waf is not None
-        # The table is of the last minute, status of the last 10 s.
+        # The table covers the last minute, the status the last 10 s.
         assert float(rows[vm.vm][2]) == pytest.approx(vm.waf, rel=0.1)
 
 
@@ -177,7 +177,7 @@ def test_moves_of_ops_yield_to_a_p99() -> None:
 
     moved, p99_us, _, moves = last_minute(())
     assert moved > 0.3, "of a die's time"
-    # The budget alone would say less than a minute.
+    # The budget alone would give less than a minute.
     assert 300 < (moves[-1].left_s or 0) < 600
     assert p99_us is not None
     assert p99_us > 1000

@@ -1,4 +1,4 @@
-"""A simulated device that VMs contend for: no real I/O."""
+"""A simulated device on which VMs contend, without real I/O."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from slo_ctl.model.slo import Slo
 class PlantVm:
     slo: Slo
     queue: float
-    """Requests outstanding: what it gets of a busy device is in proportion to that."""
+    """Outstanding requests: on a busy device the VM's rate is proportional to them."""
     demand: float = float("inf")
 
 
 @dataclass
 class Plant:
-    """Serves queues in proportion, as a device without a scheduler does; limits cut, others take the rest."""
+    """Serves queues in proportion, like a device without a scheduler; others use what limits leave."""
 
     vms: dict[str, PlantVm]
     capacity: float
@@ -31,9 +31,9 @@ class Plant:
     seed: int = 1
     limits: Mapping[str, float] = field(default_factory=dict)
     limit_step: float = 0.0
-    """That in which limits act, as the kernel's do."""
+    """Step of limits, as in the kernel."""
     least_p99_us: float = 0.0
-    """Of a request that nothing waits before."""
+    """Service time of a request that does not wait."""
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)  # noqa: S311 - noise that can be repeated
@@ -54,11 +54,11 @@ class Plant:
         return {n: g * (1 + self._random.gauss(0, self.noise)) for n, g in got.items()}
 
     def p99_us(self, name: str, iops: float) -> float:
-        """Three times the mean, by Little's law, of a VM without a limit."""
+        """Three times the mean, from Little's law, of a VM without a limit."""
         return max(self.least_p99_us, 3e6 * self.vms[name].queue / iops)
 
     def granted(self, name: str) -> float:
-        """What its limit grants; infinite without one."""
+        """The rate that its limit grants; infinite without one."""
         return granted_iops(self.limits[name], self.limit_step) if name in self.limits else math.inf
 
 
@@ -69,17 +69,17 @@ class Loop:
     plant: Plant
     protection: Protection = field(default_factory=Protection)
     history: list[tuple[dict[str, float], dict[str, float]]] = field(default_factory=list)
-    """IOPS, and limits in force meanwhile."""
+    """IOPS, and limits in force at that time."""
     notes: set[str] = field(default_factory=set)
     guessing: bool = False
-    """The observer takes every VM for wanting more, as it does where it only sees a busy device."""
+    """The observer assumes that every VM wants more, as it does if it only sees a busy device."""
     knows_steps: bool = True
     """The controller knows the steps of limits, and chooses limits that are granted completely."""
     p99_window: int = 5
-    """Seconds that a p99 is measured over."""
+    """Seconds over which a p99 is measured."""
     by_weight: bool = False
-    """Every VM has a namespace of its own: shares are kept by limits, and a VM that is throttled by one looks
-    as if it wanted no more, since its namespace is not busy."""
+    """Every VM has its own namespace: shares are enforced by limits, and a VM that is throttled by one seems
+    to want no more, since its namespace is not busy."""
 
     def run(self, seconds: int) -> Loop:
         for _ in range(seconds):
@@ -112,7 +112,7 @@ class Loop:
         return self.guessing or iops < 0.93 * self.plant.vms[name].demand
 
     def p99_us(self, vm: str) -> float | None:
-        """As measured now; None where the VM has no target."""
+        """The p99 measured now; None if the VM has no target."""
         if self.plant.vms[vm].slo.p99_latency_us is None:
             return None
         return self.plant.p99_us(vm, self.mean(vm, min(self.p99_window, len(self.history))))

@@ -1,4 +1,4 @@
-"""An analytic device to close the loop with: what a policy decides changes what it measures next.
+"""An analytic device for a closed loop: decisions of a policy change its next measurements.
 
 u follows the closed formula of its VM's workload with a first-order lag measured in pages written, rates
 follow from u, and seeded noise disturbs both. No FTL in here: that one is the emulator.
@@ -48,7 +48,7 @@ class PlantVm:
     limit_iops: float | None = None
     scheduler_weight: float = 1.0
     luck: float = 1.0
-    """This window's noise on the rate it could do."""
+    """Noise of this window on its possible rate."""
     pages_written: float = 0.0
     requests_done: float = 0.0
 
@@ -59,7 +59,7 @@ class PlantVm:
         return _steady_u(alpha, self.hot, pages_per_block)
 
 
-# What it depends on changes at most once a window, and often less.
+# Its input changes at most once a window, and often less.
 @lru_cache(maxsize=1000)
 def _steady_u(alpha: float, hot: tuple[float, float] | None, pages_per_block: int) -> float:
     if alpha <= 1.001:
@@ -73,7 +73,7 @@ def _steady_u(alpha: float, hot: tuple[float, float] | None, pages_per_block: in
 
 @dataclass
 class Plant:
-    """The device; `run` closes the loop with a policy."""
+    """The device; `run` runs it in closed loop with a policy."""
 
     vms: list[PlantVm]
     total_ops_blocks: int
@@ -86,7 +86,7 @@ class Plant:
     contention: float = 0.0
     """Share of the other VMs' device time that a request waits for: 0 independent dies, 1 a single server."""
     scheduled: bool = False
-    """One server, shared by a scheduler that is fair by device time."""
+    """A single server, shared by a scheduler that is fair by device time."""
     measures_outstanding: bool = False
     reserve_blocks: int = 0
     windows_per_drive_write: int = 12
@@ -123,7 +123,7 @@ class Plant:
         if not self.contention:
             return {v.name: limited(v, own[v.name]) for v in running}
         rates = {v.name: v.outstanding / own[v.name] for v in running}
-        for _ in range(30):  # a request waits for what the others have on the device
+        for _ in range(30):  # a request waits for the requests of the others
             there = {name: min(1.0, rate * own[name]) * own[name] for name, rate in rates.items()}
             all_s = sum(there.values())
             new = {
@@ -133,7 +133,7 @@ class Plant:
         return rates
 
     def window(self) -> DeviceSample:
-        """Run for one window, and report it."""
+        """Run for one window and return its sample."""
         counts = {v.name: np.zeros(5) for v in self.vms}
         for v in self.vms:
             v.luck = math.exp(self.noise * self.random.standard_normal())
@@ -245,7 +245,7 @@ class Loop:
         self.decisions = [decision]
 
     def run(self, drive_writes: float, each: Callable[[], None] | None = None) -> dict[str, float]:
-        """Run on; every VM's share of the requests done meanwhile."""
+        """Continue; returns every VM's share of the completed requests."""
         before = self.plant.done()
         for _ in range(round(drive_writes * self.plant.windows_per_drive_write)):
             self.state, decision = self.policy.step(self.state, self.plant.window())
@@ -256,7 +256,7 @@ class Loop:
         return self.plant.shares(before)
 
     def worst_error(self, drive_writes: float) -> float:
-        """Run on; the largest relative deviation of an active VM's share from its weight's."""
+        """Continue; returns the largest relative deviation of an active VM's share from that by weight."""
         shares = self.run(drive_writes)
         weights = {v.name: v.weight for v in self.plant.vms if v.active}
         total = sum(weights.values())

@@ -1,4 +1,4 @@
-"""Fractional splits made whole, and the moves that lead there."""
+"""Fractional splits are rounded to whole blocks, and the moves that lead to them."""
 
 from __future__ import annotations
 

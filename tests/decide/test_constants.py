@@ -1,4 +1,4 @@
-"""docs/policies.md has every constant of control, by module and name."""
+"""docs/policies.md lists every constant of control, by module and name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 NOT_CONTROL = {"_US_PER_S", "_BISECTIONS"}
-"""Units and the accuracy of a search."""
+"""Units and the accuracy of a search are not constants of control."""
 
 
 def documented() -> dict[str, set[str]]:
@@ -25,7 +25,7 @@ def documented() -> dict[str, set[str]]:
 
 
 def numbers_of(module: str) -> set[str]:
-    """Numbers that the module defines, and does not import."""
+    """Numbers that the module defines itself."""
     tree = ast.parse((ROOT / "slo_ctl" / f"{module}.py").read_text())
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
     names = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}

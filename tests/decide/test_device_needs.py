@@ -1,4 +1,4 @@
-"""VMs whose SLOs count for a device, and how long a change takes to count."""
+"""VMs whose SLOs count for a device, and the time until a change counts."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def test_vms_that_count_for_a_device() -> None:
     ]
     streams = [
         io("io", HERE),
-        # The counters of a cgroup list a device with zeros once it has a limit there.
+        # The counters of a cgroup list a device with zeros after a limit has been set there.
         io("idle", HERE, reads=0),
-        # Of a disk that is not managed, such as that of its log.
+        # Of a disk that is not managed, such as a disk for logs.
         io("logs", UNMANAGED),
         io("other", THERE),
         io("flash", None, tenant=Tenant("ssd0", "a")),
@@ -78,7 +78,7 @@ def test_needs_rise_at_once_and_never_fall_early(steps: list[tuple[Needs, float]
         assert asks_at_least(settled.needs, needs)
         if before is not None and not asks_at_least(settled.needs, before.needs):
             changes.append(now_s)
-    # Whatever the SLOs do: less is done once in SETTLE_S at most.
+    # However SLOs change: needs decrease at most once in SETTLE_S.
     assert all(later - earlier >= SETTLE_S for earlier, later in itertools.pairwise(changes))
 
 

@@ -1,4 +1,4 @@
-"""WAF from counters: never surer than the counters are."""
+"""WAF from counters: its uncertainty includes that of the counters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GB = 1_000_000_000
 
 
 def reading(source: WafSource, at_s: float, host_bytes: int, media_bytes: int) -> MediaCounters:
-    """As a drive shows it that has written so much: whole units only."""
+    """The drive's counter after this many bytes: whole units only."""
     host_unit, media_unit = RESOLUTION_BYTES[source]
     return MediaCounters(
         source, at_s, host_bytes // host_unit * host_unit, media_bytes // media_unit * media_unit

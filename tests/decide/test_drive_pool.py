@@ -1,4 +1,4 @@
-"""Shares by weight between namespaces of a drive, kept by limits: invariants, and the loop in simulation."""
+"""Shares by weight between namespaces of a drive, enforced by limits: invariants, and closed loop."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_simulated_weights_settle_and_do_not_oscillate(
     st.sampled_from([(1.0, 3.0, 6.0), (1.0, 1.0, 1.0), (1.0, 2.0, 2.0)]),
     st.floats(50, 1000),
 )
-# Noise made limits that could not be lower look like limits that do not help.
+# Because of noise, limits that could not be lower looked ineffective.
 @example(seed=0, queues=[1, 8, 32], weights=(1.0, 1.0, 1.0), capacity=199.0)
 def test_simulated_weights_on_a_slow_drive_are_kept_within_half_a_step(
     seed: int, queues: list[float], weights: tuple[float, float, float], capacity: float
@@ -55,15 +55,15 @@ def test_simulated_weights_on_a_slow_drive_are_kept_within_half_a_step(
     loop = Loop(Plant(vms, capacity, 0.02, seed, limit_step=10.0), by_weight=True).run(200)
     for vm, weight in zip("abc", weights, strict=True):
         due = weight / sum(weights) * capacity
-        # Who is not limited has what the half steps of both others leave.
+        # A VM without a limit gets the remaining half steps of both others.
         assert loop.mean(vm, 100) == pytest.approx(due, abs=2 * 5.0 + 0.15 * due)
     assert sum(loop.mean(vm, 100) for vm in vms) >= 0.95 * capacity
     assert loop.changes(100) <= 10
 
 
 def test_shares_are_right_only_if_the_controller_knows_the_steps_of_limits() -> None:
-    """Limits that grant less than was set. A controller that does not know takes a throttled VM for one that
-    wants no more, raises its limit again and again, and weights 1:3:6 come out as 26:28:46."""
+    """Limits grant less than was set. A controller that does not know the steps assumes that a throttled VM
+    wants no more, repeatedly raises its limit, and weights 1:3:6 become 26:28:46."""
 
     def shares(*, knows_steps: bool) -> list[float]:
         plant = Plant(weighted((8, 8, 8), a=1, b=3, c=6), 92, 0.02, limit_step=10.0)
@@ -80,7 +80,7 @@ def test_simulated_equal_queues_settle_within_ten_seconds_and_stay() -> None:
     first = next(at for at, (iops, _) in enumerate(loop.history) if iops["a"] == pytest.approx(100, rel=0.15))
     assert first < 10
     assert loop.changes(45) == 0
-    # Who takes what there is to spare is not limited.
+    # A VM that uses spare capacity is not limited.
     assert set(loop.protection.limits) == {"a", "b"}
 
 
@@ -112,18 +112,18 @@ def test_simulated_shares_follow_a_drive_that_becomes_slower_or_faster(later: fl
 
 def test_simulated_a_share_that_a_vm_cannot_use_goes_to_the_others_and_that_is_reported() -> None:
     vms = weighted((8, 8, 8), a=1, b=3, c=6)
-    vms["c"].demand = 200  # by too few requests: it looks as if it wanted more
+    vms["c"].demand = 200  # limited by too few requests: it seems to want more
     loop = Loop(Plant(vms, 1000), by_weight=True, guessing=True).run(60)
     assert any(note.startswith("c: limits on other VMs did not help: ") for note in loop.notes)
     loop.run(600)
-    # Others are throttled again now and then, to see whether it is still so.
+    # Others are throttled again from time to time, to see whether that has changed.
     assert sum(loop.mean(vm, 500) for vm in "abc") > 950
     assert loop.mean("c", 500) == pytest.approx(200)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.03])
 def test_simulated_unused_share_goes_to_the_others(noise: float) -> None:
-    # Whenever it has a little less than it wants it looks as if it wanted all of its share.
+    # Whenever it has a little less than it wants, it seems to want all of its share.
     vms = weighted((64, 64, 4), a=1, b=4, c=8)
     vms["c"].demand = 25
     loop = Loop(Plant(vms, 500, noise, seed=117), by_weight=True).run(300)
@@ -159,16 +159,16 @@ def test_parts_of_a_limit_add_up_to_it(
 def test_a_limit_is_divided_by_what_the_vm_does_and_stays_so() -> None:
     parts = split_limit(400, {ONE: 300.0, TWO: 100.0}, {})
     assert parts == {ONE: 300.0, TWO: 100.0}
-    # In force it is filled, or noise: nothing is written.
+    # If the limit is reached, or for noise, nothing is written.
     assert split_limit(400, {ONE: 290.0, TWO: 99.0}, parts) == parts
-    # Throttled on one and idle on the other: divided anew, and what is idle keeps a little.
+    # Throttled on one namespace and idle on the other: divided anew, and the idle one keeps a little.
     assert split_limit(400, {ONE: 5.0, TWO: 100.0}, parts) == {
         ONE: pytest.approx(20, rel=0.05),
         TWO: pytest.approx(380, rel=0.05),
     }
-    # It is throttled too where the limit grants less than it says.
+    # It also counts as throttled if the limit grants less than its value.
     assert split_limit(400, {ONE: 5.0, TWO: 60.0}, parts) == parts
     assert split_limit(400, {ONE: 5.0, TWO: 60.0}, parts, {ONE: 300.0, TWO: 60.0}) != parts
-    # The proportion stays when the limit changes.
+    # The proportion is kept when the limit changes.
     assert split_limit(200, {ONE: 290.0, TWO: 99.0}, parts) == {ONE: 150.0, TWO: 50.0}
     assert split_limit(200, {ONE: 290.0, TWO: 0.0}, {}) == {ONE: 200.0}

@@ -1,4 +1,4 @@
-"""The entitlement solver: invariants of water-filling, and cases computed by hand."""
+"""The entitlement solver: invariants of water-filling, and cases calculated by hand."""
 
 import math
 

@@ -39,7 +39,7 @@ def test_parts_add_up_to_the_total_within_the_bounds_of_each_vm(total: float, me
 
 @given(total=POSITIVE, members=members())
 def test_no_vm_that_wants_more_has_less_than_its_part_by_weight(total: float, members: list[Claim]) -> None:
-    """Unless its own maximum, or the minimums of others, are in the way."""
+    """Unless its own maximum, or the minimums of others, prevent it."""
     parts, weights = divide(total, members), sum(m.weight for m in members)
     others = sum(m.minimum for m in members)
     for m in members:

@@ -11,7 +11,7 @@ EPOCH_S = 0.5
 
 
 def run(hours: float, window_s: float, behind_without: bool) -> list[IdleWaits]:
-    """Each epoch, where a VM is behind exactly in a window without waiting, or never."""
+    """Run epochs in which a VM is behind exactly in windows without waiting, or never."""
     waits, states, now_s = begin(0.0, window_s), [], 0.0
     while now_s < hours * 3600.0:
         is_behind = behind_without and not waits.on and now_s - waits.since_s >= window_s

@@ -61,13 +61,13 @@ def settings_of(
     with_slo: Collection[str] | None = None,
     **more: Any,
 ) -> Wanted:
-    """`settings_for`; unless given, every VM has an SLO of its own."""
+    """`settings_for`; by default every VM has its own SLO."""
     host = HostState(vms, streams, slos, slos if with_slo is None else with_slo)
     return settings_for(host, ManagedDevices(devices, capabilities, **more))
 
 
 def test_limits_of_a_group_that_do_not_reach_its_processes_are_not_set() -> None:
-    """On v1 they were set, and the VM called `capped`, while groups inside went on without limits."""
+    """On v1 they were set, and the VM was `capped`, while groups inside were not limited."""
     web = group("web")
     host = HostState([web], (), {"web": Slo(max_iops=500.0)}, {"web"}, inner_groups={"web": "/slo/web/a"})
     wanted = settings_for(host, ManagedDevices({"fast": FAST}, PLAIN))
@@ -98,7 +98,7 @@ def test_proportions_are_kept(weights: list[float], bounds: tuple[int, int]) -> 
             assert value == pytest.approx(
                 weight / max(weights) * top, rel=scaled.worst_rounding + 1e-9, abs=1e-9
             )
-    # One step of the range at its middle is the coarsest rounding there has to be, but for what is clipped.
+    # One step in the middle of the range is the coarsest rounding needed, except for clipped values.
     if min(weights) / max(weights) > 0.1 and low == 1:
         assert scaled.worst_rounding <= 0.5 / (high / 2 * min(weights) / max(weights)) + 1e-9
 
@@ -113,7 +113,7 @@ def test_simple_proportions_are_exact_and_near_the_top() -> None:
 def test_the_default_weight_is_the_kernels_where_that_is_exact_enough() -> None:
     assert scale_weights([1, 3, 6], 1, 1000, 1).values == {1: 100, 3: 300, 6: 600}
     assert scale_weights([2, 3], 1, 1000, 2).values == {2: 100, 3: 150}
-    # No room above, or too coarse below.
+    # No range left above, or too coarse below.
     assert scale_weights([1, 11], 1, 1000, 1).values == {1: 90, 11: 990}
     assert scale_weights([1, 0.015], 1, 1000, 1).values != {1: 100, 0.015: 2}
 
@@ -324,7 +324,7 @@ def test_limits_of_the_kernel_act_in_steps_and_those_of_qemu_do_not() -> None:
 def test_a_limit_is_not_rounded_below_the_vms_own_minimum() -> None:
     assert Throttle(123, ("b",)).rounded(10.0, 0.0).iops == 120
     assert Throttle(123, ("b",)).rounded(10.0, 121).iops == 130
-    # A third of the limit on the drive has to keep a third of the minimum.
+    # A third of the limit on the drive has to meet a third of the minimum.
     assert Throttle(41, ("b",), 123).rounded(10.0, 120).iops == 40
     assert Throttle(41, ("b",), 123).rounded(10.0, 121).iops == 50
 
@@ -381,7 +381,7 @@ def test_weights_without_bfq_have_no_mechanism() -> None:
 def test_vms_with_an_enforced_maximum_are_known() -> None:
     slos = {"a": Slo(1, max_iops=100), "b": Slo(2), "c": Slo(1, max_iops=100, p99_latency_us=1000)}
     wanted = decide([group(vm) for vm in slos], slos, NO_BFQ)
-    assert wanted.maximum_slack == {("a", "fast"): 20.0}, "of c nothing measures the p99"
+    assert wanted.maximum_slack == {("a", "fast"): 20.0}, "the p99 of c is not measured"
     assert decide([group("a")], {"a": slos["a"]}, NOTHING).maximum_slack == {}
 
 
@@ -438,7 +438,7 @@ def test_limits_replace_weights_and_minimums_between_namespaces() -> None:
         wanted = settings_of(vms, slos, (), devices, able, drives=drives, by_limits={"nqn"})
         return wanted.no_mechanism
 
-    # Each has a namespace of its own: no weight is missed, and the minimum is kept at the other's cost.
+    # Each has its own namespace: all weights are met, and the minimum is met at the expense of the other.
     assert lacking() == {}
     vms = [domain("a", disk("vda", one)), domain("b", disk("vda", two, kind="vhostuser"))]
     assert lacking() == {

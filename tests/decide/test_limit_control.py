@@ -1,4 +1,4 @@
-"""The limit controller on small worlds: who is limited, for how long, and when limits are given up."""
+"""The limit controller in small simulations: who is limited, for how long, and when limits are given up."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,7 +21,7 @@ from slo_ctl.decide.limit_control import (
 
 @dataclass
 class World:
-    """A device on which `web` gets what the others leave, up to what it can do by itself."""
+    """A device on which `web` gets what the others leave, up to its own maximum rate."""
 
     capacity: float = 1000.0
     able: float = 1000.0
@@ -92,7 +92,7 @@ def test_limits_are_lifted_when_the_protected_vm_stops_asking() -> None:
 
 
 def with_p99(web: ControlledVm, windows: int = 3, state: LimitState | None = None) -> LimitState:
-    """Some windows in which `web` has a p99 beside a VM that does 900 IOPS, or what it is limited to."""
+    """Some windows in which `web` has a p99 beside a VM that does 900 IOPS, or its limit."""
     state = state or LimitState()
     for _ in range(windows):
         db = min(900.0, state.limits.get("db", 900.0))
@@ -131,7 +131,7 @@ def test_limits_end_with_the_vm_they_are_for_whatever_others_are_promised() -> N
 
 
 def test_limits_leave_a_part_of_the_share_that_a_vm_had_before_them() -> None:
-    # The share of the total falls with the total, and the p99 is missed by less at first, so that they go on.
+    # The share of the total falls with the total; at first the p99 is missed by less, so limits keep falling.
     state, db = LimitState(), 900.0
     for _ in range(60):
         db = min(900.0, state.limits.get("db", 900.0))
@@ -181,7 +181,7 @@ def test_every_vm_keeps_a_part_of_its_share_and_limits_change_in_steps(
 def p99_world(
     least_ms: float, target_ms: float, windows: int, state: LimitState | None = None
 ) -> tuple[LimitState, list[float]]:
-    """The p99 of `web`, which asks now and then, falls from 40 ms in proportion to what `db` does."""
+    """The p99 of `web`, which sends occasional requests, falls from 40 ms in proportion to IOPS of `db`."""
     state, rates = state or LimitState(), []
     for _ in range(windows):
         db = min(900.0, state.limits.get("db", 900.0))
@@ -196,7 +196,7 @@ def test_p99_is_reached_for_a_vm_with_pauses() -> None:
     state, rates = p99_world(1.0, 10.0, 60)
     assert state.protected_vms == ("web",)
     assert 1.0 + 39.0 * rates[-1] / 900.0 < 10.2
-    assert min(rates[20:]) > 100, "no further than it takes"
+    assert min(rates[20:]) > 100, "not further than necessary"
 
 
 def test_unreachable_p99_costs_little_and_is_reported() -> None:

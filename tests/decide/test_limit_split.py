@@ -1,4 +1,4 @@
-"""A maximum divided into limits of reads and of writes."""
+"""A maximum divided into limits on reads and on writes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ rates = st.floats(0, 1e6)
 mixes = st.floats(0, 1)
 maximums = st.floats(1, 1e9)
 steps = st.sampled_from((10.0, 50.0))
-"""One request in each slice of the kernel's, of 100 or 20 ms."""
+"""One request in each slice of the kernel, of 100 or 20 ms."""
 
 
 def served(
     split: Split, maximum: float, reads: float, writes: float, *, paired: bool, step: float = 0.0
 ) -> tuple[float, float]:
-    """What gets through of a demand; `paired` requests keep their mix, others do not wait for each other."""
+    """The part of a demand that is served; `paired` requests keep their mix, others are independent."""
     limits = tuple(granted_iops(limit, step) for limit in split.limits(maximum, step))
     if not paired:
         return min(reads, limits[0]), min(writes, limits[1])
@@ -60,7 +60,7 @@ def test_first_split_is_the_observed_mix(reads: float, writes: float) -> None:
 def test_no_mix_stays_below_the_maximum_for_long(
     share: float, mix: float, maximum: float, paired: bool
 ) -> None:
-    """Whatever the split was: within some epochs a VM that asks for twice the maximum gets it, or nearly."""
+    """Whatever the initial split: within some epochs a VM that demands twice the maximum nearly gets it."""
     split, wants = Split(share), (2 * maximum * mix, 2 * maximum * (1 - mix))
     for _ in range(40):
         split = next_split(split, *served(split, maximum, *wants, paired=paired), maximum)
@@ -77,7 +77,7 @@ def test_no_mix_stays_below_the_maximum_for_long(
 def test_no_mix_stays_more_than_two_steps_below_the_maximum(
     share: float, mix: float, maximum: float, paired: bool, step: float
 ) -> None:
-    """As above, where limits act in steps: reads and writes may each miss one."""
+    """As above, but limits act in steps: reads and writes may each miss one."""
     split, wants = Split(share), (2 * maximum * mix, 2 * maximum * (1 - mix))
     for _ in range(40):
         got = served(split, maximum, *wants, paired=paired, step=step)
@@ -101,10 +101,10 @@ def test_limits_in_steps_exceed_the_maximum_by_at_most_the_lowest_limit(
 
 
 def requests_granted(limit: int, slices: int, step: int) -> int:
-    """Of a VM that always has more, in so many slices: by what blk-throttle counts, in a model of our own.
+    """Requests of a saturated VM in this many slices, according to a model of blk-throttle's accounting.
 
-    A request passes if all so far are at most what the slices begun allow. After a request, slices that are
-    over are forgotten with the whole requests that they allowed, unless they allowed none.
+    A request passes if all so far are at most the allowance of the slices begun. After a request, completed
+    slices are forgotten with the whole requests that they allowed, unless they allowed none.
     """
     passed = since = counted = 0
     for now in range(slices):
@@ -145,13 +145,13 @@ def test_writer_only_gets_limits_of_whole_steps() -> None:
     reader = Split(1.0)
     assert reader.limits(120, 10) == (120, 2)
     assert reader.granted(120, 10) == 120
-    # One that does both gets no more than one of its limits lets it.
+    # A VM with reads and writes gets no more than one of its limits permits.
     assert Split(0.5).granted(50, 10) == 40
 
 
 @given(mixes, mixes, maximums)
 def test_unthrottled_vm_keeps_its_limits(share: float, mix: float, maximum: float) -> None:
-    """Whatever its mix is; once they throttle it, it gets its maximum after an epoch."""
+    """For any mix; after they have throttled it, it gets its maximum within an epoch."""
     split = Split(share)
     assert next_split(split, 0.001 * maximum * mix, 0.001 * maximum * (1 - mix), maximum) == split
     wants = (2 * maximum * mix, 2 * maximum * (1 - mix))
@@ -191,7 +191,7 @@ def test_limits_follow_the_mix_of_a_vm() -> None:
     held = mixes.splits
     assert read_share(300, 100) == 0.75
     assert mixes.splits is held
-    # Throttled on writes, with room for reads: at once.
+    # Throttled on writes, with room for reads: adjusted at once.
     assert read_share(325, 125) == 0.5
-    # A group of that name that began anew did nothing that would count.
+    # A new group with that name has done nothing that counts.
     assert read_share(0, 0) == 0.5

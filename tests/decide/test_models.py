@@ -1,4 +1,4 @@
-"""Equation 1, the GC curve and the service model: each inverts, and reproduces what it was fitted to."""
+"""Equation 1, the GC curve and the service model: each is invertible, and reproduces its data points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pauses of OPS moves for a p99: begin at a miss while OPS moves, last only if they help."""
+"""Pauses of OPS moves for a p99 begin at a miss while OPS moves, and last only if they help."""
 
 from __future__ import annotations
 

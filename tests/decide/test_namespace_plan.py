@@ -115,7 +115,7 @@ def test_fdp_namespace_gets_an_unused_handle() -> None:
 
 
 def reporting_ops(blocks_of_size: int, *namespaces: NvmeNamespace, **more: Any) -> NvmeDevice:
-    """A drive with blocks of 1 GiB that reports OPS, and as the size of each namespace so many of them."""
+    """A drive with blocks of 1 GiB that reports OPS, and `blocks_of_size` as the size of each namespace."""
     entries = tuple(NamespaceOps(each.nsid, 2, 1, blocks_of_size, 0, 0, 0, 0) for each in namespaces)
     return drive(*namespaces, ops=DriveOps(0.0, GIB, 4096, 5, 0, entries), **more)
 
@@ -134,7 +134,7 @@ def test_on_a_drive_with_ops_of_each_namespace_its_ops_is_isolated() -> None:
         "isolated OPS",
         "a namespace with OPS of its own",
     )
-    # What is left unallocated serves the drive all the same.
+    # Unallocated capacity also serves the drive.
     assert mapping.spare.owner is SpareOwner.DRIVE
 
 
@@ -230,7 +230,7 @@ def test_formats_with_metadata_are_not_used() -> None:
     left=st.integers(0, 100 * GIB),
 )
 def test_capacity_is_never_allocated_twice(size: int, spare: int, kept: int, left: int) -> None:
-    """What a new namespace takes, its spare and the earlier spares never exceed what is unallocated."""
+    """A new namespace, its spare and the earlier spares never exceed the unallocated capacity."""
     device = replace(drive(), controller=replace(CONTROLLER, unallocated_bytes=left))
     earlier = plan(drive(), MapRequest("db", GRANULARITY_BYTES)).mapping
     earlier = replace(earlier, spare=replace(earlier.spare, size_bytes=kept, how="unallocated"))

@@ -1,4 +1,4 @@
-"""Moves of OPS: only where they pay, a few blocks at a time, and never below the floors."""
+"""Moves of OPS: only if they pay, a few blocks at a time, and never below the minimum."""
 
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ def sample(*vms: VmSample) -> DeviceSample:
 
 
 def watched(drive_writes: float, *vms: VmSample) -> OpsState:
-    """What is known after `vms` have written for so long."""
+    """The state after `vms` have written this much."""
     state, window = OpsState(), sample(*vms)
     pages = 128 * sum(v.logical_blocks for v in vms)
     written = sum(v.host_page_writes for v in vms)
@@ -82,7 +82,7 @@ def test_announced_plan_is_the_part_that_pays(writes: int) -> None:
     assert len(moves) == len(plans)
     wanted = best_blocks(state, sample(*vms))["web"] - OPS
     for plan in plans:
-        assert plan.saving_s > plan.cost_s, "none is announced that loses time"
+        assert plan.saving_s > plan.cost_s, "no announced move loses time"
         assert plan.blocks <= wanted
 
 
@@ -136,7 +136,7 @@ def test_latency_bound_vm_keeps_all_its_ops() -> None:
     for _ in range(200):
         state = next_ops_state(state, sample(*vms), {"db"})
     assert best_blocks(state, sample(*vms))["db"] >= OPS - 1
-    assert next_moves(state, sample(*vms))[1] == (), "without that, most of it would go"
+    assert next_moves(state, sample(*vms))[1] == (), "without it, most of the OPS would move"
     assert next_moves(watched(10.0, *vms), sample(*vms))[1] != ()
 
 
@@ -176,7 +176,7 @@ def test_a_plan_that_grows_keeps_its_progress() -> None:
     ops, done = OPS, [0.0]
     for _ in range(20):
         ops += 5
-        # db writes less and less, so that web should have ever more of its OPS.
+        # db writes less and less, so that web should have more and more of its OPS.
         later = sample(vm("web", 20000, ops), vm("db", 2000 // (ops - OPS), 2 * OPS - ops))
         state, _, plans = next_moves(next_ops_state(state, later), later)
         done += [plan.share_done for plan in plans]
@@ -218,7 +218,7 @@ def test_plan_ends_if_the_recipient_has_no_gc() -> None:
     state = watched(2.0, busy, idle)
     _, moves, _ = next_moves(state, sample(busy, idle))
     assert [move.target for move in moves] == ["busy"]
-    # It writes in sequence from now on: victims are empty while its OPS grows, before u counts as settled.
+    # It now writes sequentially: victims are empty while its OPS grows, before u counts as settled.
     grown = busy._replace(ops_blocks=OPS + moves[0].blocks, victim_valid_pages=0, gc_page_writes=0)
     state = next_ops_state(state, sample(grown, idle._replace(ops_blocks=OPS - moves[0].blocks)))
     _, moves, _ = next_moves(state, sample(grown, idle._replace(ops_blocks=OPS - moves[0].blocks)))
@@ -226,7 +226,7 @@ def test_plan_ends_if_the_recipient_has_no_gc() -> None:
 
 
 def test_a_vm_whose_u_jumps_with_less_ops_than_before_gets_them_back() -> None:
-    """As with sequential writes, whose u depends on OPS more than the curve through one point says."""
+    """As with sequential writes, whose u depends on OPS more than the curve through one point predicts."""
     writer, other = vm("writer", 20_000), vm("other", 5_000)
 
     def with_u(u: float, ops: int) -> VmSample:

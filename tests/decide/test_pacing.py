@@ -1,4 +1,4 @@
-"""Pacing: limits that keep shares over time."""
+"""Pacing: limits that enforce shares over time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_vm_at_its_maximum_or_below_its_share_has_no_lead() -> None:
 
 @pytest.mark.parametrize("measured", [True, False])
 def test_shares_are_kept_although_every_vm_is_the_bottleneck_at_times(measured: bool) -> None:
-    """Rates that VMs could do change by large factors, in phases of many windows."""
+    """Possible rates of VMs change by large factors, in phases of many windows."""
     random = np.random.default_rng(3)
     weights = {"a": 1.0, "b": 3.0, "c": 6.0}
     able = dict.fromkeys(weights, 100.0)

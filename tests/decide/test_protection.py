@@ -1,4 +1,4 @@
-"""Minimums kept by throttling others: invariants, and the whole loop on a simulated device."""
+"""Minimums enforced by throttling others: invariants, and closed loop on a simulated device."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def test_simulated_a_minimum_is_kept_without_oscillation(
     plant = Plant(noisy_pair(minimum), minimum + beyond, noise, seed)
     loop = Loop(plant).run(150)
     assert loop.mean("web", 60) >= 0.97 * minimum
-    # Constant demand: it comes to rest, but for a probe now and then where the minimum is comfortably kept.
+    # With constant demand it settles, except for occasional probes if the minimum is met with a margin.
     assert loop.changes(60) <= 6
-    # What is left goes to the others, and is used.
+    # The rest goes to the others, and is used.
     total = sum(loop.mean(vm, 60) for vm in plant.vms)
     assert total >= 0.9 * (minimum + beyond)
 
@@ -93,11 +93,11 @@ def test_simulated_three_vms_with_and_without_protection() -> None:
     assert alone["web"] < 100
     loop = Loop(plant).run(60)
     assert loop.mean("web", 20) == pytest.approx(320, rel=0.1)
-    # By equal weights the others are left about the same.
+    # With equal weights the others keep about the same.
     assert loop.mean("x", 20) > 600
     assert loop.mean("y", 20) < 1000
     assert loop.protection.protected_vms == ("web",)
-    # The first who was throttled was the one furthest above its share, alone.
+    # The first VM to be throttled, alone, was the one furthest above its share.
     first = next(limits for _, limits in loop.history if limits)
     assert set(first) == {"y"}
 
@@ -153,7 +153,7 @@ def test_minimums_beyond_the_capacity_are_reported() -> None:
 
 
 def test_simulated_useless_throttling_is_dropped_and_reported() -> None:
-    # Nothing makes it do more than 100, though it looks as if it wanted more.
+    # It never does more than 100, though it seems to want more.
     plant = Plant(noisy_pair(queue=40, demand=100), 2000)
     loop = Loop(plant, guessing=True).run(6)
     assert loop.protection.limits
@@ -163,7 +163,7 @@ def test_simulated_useless_throttling_is_dropped_and_reported() -> None:
         note.startswith("web: limits on other VMs did not help: 100 IOPS with ")
         for note in loop.protection.notes
     )
-    # It is tried again later, and ever more seldom.
+    # It is retried later, at growing intervals.
     loop.run(1000)
     tries = [bool(limits) for _, limits in loop.history]
     assert sum(tries[:500]) > sum(tries[-500:])
@@ -186,7 +186,7 @@ def test_simulated_p99_target_is_met_by_limits_on_others() -> None:
     p99_us = loop.p99_us("web")
     assert p99_us is not None
     assert p99_us <= 1.03 * 20e3
-    # No more is taken from the others than it takes: 600 IOPS for it.
+    # No more is taken from the others than is necessary: 600 IOPS for it.
     assert loop.mean("x", 20) + loop.mean("y", 20) >= 0.9 * (2000 - 600)
     assert loop.changes(60) <= 6
     plant.vms["web"].slo = Slo(p99_latency_us=1e6)

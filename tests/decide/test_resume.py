@@ -62,7 +62,7 @@ def test_proportional_continues_after_taking_over(slow: float, measured: bool) -
         loop.run(1 / 12)
         now = loop.plant.iops()
         assert all(now[vm] == pytest.approx(before[vm], rel=0.25) for vm in now), (now, before)
-    # Without knowing how many requests limits throttle, the models have to be learned anew.
+    # Without the number of requests that limits throttle, the models have to be learned anew.
     assert loop.plant.blocks_moved - moved < (0.1 if measured else 0.2) * 450
     assert loop.worst_error(4) < 0.03
 

@@ -41,7 +41,7 @@ WEIGHTS = Needs(weights=True)
 def profiled(
     lines: Mapping[Access, tuple[float, float]], accesses: tuple[Access, ...] = ACCESSES, repetitions: int = 3
 ) -> Analysis:
-    """An analysis of lines: us for each KiB, us."""
+    """An analysis of linear access times: us per KiB, and us."""
     return analyse(
         DEFAULT_INTERVALS,
         [
@@ -137,7 +137,7 @@ def test_a_target_reaches_the_qos_line() -> None:
 
 
 def test_without_a_target_io_cost_keeps_the_kernels_period() -> None:
-    """rlat and wlat set the period also where no percentile is asked for; 0 would make it a millisecond."""
+    """rlat and wlat set the period even without percentiles; 0 would make it a millisecond."""
     qos = choose(FACTS, Needs(weights=True), profiled(SSD)).iocost_qos
     assert qos is not None
     assert "rpct=0.00 rlat=25000 wpct=0.00 wlat=25000 min=100.00 max=100.00" in qos
@@ -251,7 +251,7 @@ def test_the_profile_of_an_emulated_device_decides(
     assert choice.value == scheduler
     assert reason in choice.reason
     assert "by its profile reads in sequence are" in choice.reason
-    # Weights and targets need wfq whatever the device is like.
+    # Weights and targets need wfq on any device.
     assert choose_tenant_scheduler(WEIGHTS, 3, rotates=rotates, analysis=analysis).value == "wfq"
 
 

@@ -1,4 +1,4 @@
-"""The closed formulas, against the tables of docs/validation.md and their own inverses."""
+"""The closed formulas, compared with the tables of docs/validation.md and with their inverses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Namespaces as disks: XML, names of disks, who uses what, who may connect."""
+"""Namespaces as disks: XML, names of disks, users of namespaces, who may connect."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def test_disk_is_attached_with_libvirts_test_driver(
     pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
     here = ("--connect", "test:///default")
     assert attach(tmp_path, "test", "ssd0/a", "--print", *here) == 0
-    # It has a vda.
+    # The VM already has a vda.
     assert 'dev="vdb"' in capsys.readouterr().out
     for words, status, message in (
         (("test", "ssd0/a", *here), 4, "is not being served"),

@@ -1,4 +1,4 @@
-"""What is said to servers of other releases."""
+"""Messages for servers of other releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`slo-ctl device create|list|show|delete`, and what `serve` refuses before it serves."""
+"""`slo-ctl device create|list|show|delete`, and refusals of `serve` before it serves."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_a_device_that_the_configuration_names_is_deleted_only_with_force(
 def test_a_disk_of_a_vm_of_libvirt_is_removed_only_with_force(
     root: Path, runstate: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also of a VM that does not run: it could not start any more."""
+    """Also of a VM that does not run: it could not start afterwards."""
     pytest.importorskip("libvirt")
     disk = disk_xml(places(root).run_of("ssd0").export("vm1"), "vm1", "vdb", "virtio")
     node = root / "node.xml"

@@ -1,4 +1,4 @@
-"""From the options of a device to what makes it: SSDs and hard disks."""
+"""Options of a device become a drive: SSDs and hard disks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_any_mapping_is_planned_kept_and_counted_alike(tmp_path: Path, mapping: 
     assert device.block_pages == made.drive.block_pages
     held = made.drive.held_blocks if made.isolated else 0
     for tenant in tenants:
-        # What is held is not all that a namespace needs at least, and each has more than that.
+        # The held blocks alone are less than the minimum of a namespace, and each namespace has at least it.
         space = device.space(tenant)
         assert held < space.min_ops_blocks <= space.ops_blocks
 
@@ -108,7 +108,7 @@ def test_impossible_device_is_refused(spec: str, namespaces: list[str], message:
         plan_device(spec, namespaces)
     assert message in refused.value.message
     assert refused.value.hint
-    # The planner is that of the replay, which has VMs.
+    # The planner is shared with the replay, which has VMs.
     assert "VM" not in str(refused.value)
 
 

@@ -95,7 +95,7 @@ def test_a_signal_that_interrupts_the_wait_for_it_does_not_hang_the_server() -> 
 def test_a_socket_is_said_to_listen_once_it_has_its_mode_and_accepts_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`device add` named a socket while its group could not write to it yet."""
+    """`device add` printed a socket while its group could not write to it yet."""
     path = tmp_path / "b"
     seen: list[tuple[bool, int]] = []
 

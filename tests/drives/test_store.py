@@ -1,4 +1,4 @@
-"""The store of devices: what is created is there, whole, until it is deleted."""
+"""The store of devices: a created device is there, complete, until it is deleted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MADE = record("x", "name=y")
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Creates and deletes against a model that is a dictionary."""
+    """Creates and deletes devices; the model is a dictionary."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Invariants of every allocator, against a plain set of blocks."""
+"""Invariants of every allocator, compared with a plain set of blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bucket queue against a dictionary."""
+"""The bucket queue, compared with a dictionary."""
 
 from __future__ import annotations
 

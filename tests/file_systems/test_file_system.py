@@ -1,4 +1,4 @@
-"""Files, their metadata and what syncs write."""
+"""Files, their metadata and the writes of syncs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Allocators compared: what is run, what is made of it, what is shown."""
+"""Comparison of allocators: runs, statistics, report."""
 
 from __future__ import annotations
 

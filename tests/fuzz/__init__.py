@@ -1,1 +1,1 @@
-"""Coverage-guided fuzzing of every parser in Python that reads files or messages of others: `make fuzz`."""
+"""Coverage-guided fuzzing of all parsers in Python for external files and messages: `make fuzz`."""

@@ -1,7 +1,7 @@
 """`python -m fuzz NAME`: coverage-guided fuzzing of one parser, or of all in turn.
 
 Parsers in Python need the package atheris, front ends of the server a C++ compiler. New inputs are kept in
-build/fuzz/NAME. One that a parser does not survive is written to build/fuzz/NAME.crash-*; put it into
+build/fuzz/NAME. An input that breaks a parser is written to build/fuzz/NAME.crash-*; move it to
 tests/fuzz/corpus/NAME or ftl_emul/fuzz/corpus/NAME, where `make test` reads it.
 """
 
@@ -21,24 +21,24 @@ ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(__file__).parent / "corpus"
 FOUND = ROOT / "build" / "fuzz"
 MEMORY_MIB = 1024
-"""Of a process: a small input must not take more."""
+"""Memory limit of a process: a small input must not take more."""
 SECONDS_PER_INPUT = 5
 SERVER = ROOT / "ftl_emul" / "fuzz"
 FRONT_ENDS = tuple(sorted(path.name for path in (SERVER / "corpus").iterdir()))
-"""Of the server, in Rust: `Door` in ftl_emul/serve/src/hostile.rs."""
+"""Front ends of the server, in Rust: `Door` in ftl_emul/serve/src/hostile.rs."""
 FRONT_END_BYTES = 4096
 RUST_FLAGS = (
     "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 "
     "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table "
     "-Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing"
 )
-"""What libFuzzer follows: which edges were taken, and what was compared with what."""
+"""Coverage that libFuzzer uses: edges, and operands of comparisons."""
 
 
 def fuzz(name: str, seconds: float, seed: int, folder: Path) -> None:
-    """Does not return: libFuzzer ends the process, with 77 when it has found something.
+    """Does not return: libFuzzer exits, with status 77 if it has found a fault.
 
-    `folder` is for what parsers read and write; whoever started this process removes it.
+    `folder` is for files of the parsers; the parent process removes it.
     """
     import atheris
 
@@ -59,7 +59,7 @@ def fuzz(name: str, seconds: float, seed: int, folder: Path) -> None:
 
 
 def options(name: str, max_bytes: int, seconds: float, seed: int) -> list[str]:
-    """Of libFuzzer."""
+    """Options of libFuzzer."""
     return [
         f"-max_total_time={seconds:.0f}",
         f"-max_len={max_bytes}",
@@ -72,13 +72,13 @@ def options(name: str, max_bytes: int, seconds: float, seed: int) -> list[str]:
 
 
 def build_server() -> Path:
-    """Build the program that fuzzes front ends. Ends this one where that fails."""
+    """Build the program that fuzzes front ends. Exits if the build fails."""
     if shutil.which("c++") is None:
         sys.exit("fuzz: libFuzzer needs a C++ compiler: apt-get install g++")
     about = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True).stdout
     rust_target = about.split("host: ")[1].split()[0]
     place = ROOT / "build" / "fuzz-target"
-    # With a target named, build scripts are built without the flags.
+    # With a target given, build scripts are built without the flags.
     command = ["cargo", "build", "--release", "--quiet", "--target", rust_target]
     done = subprocess.run(
         [*command, "--manifest-path", str(SERVER / "Cargo.toml"), "--target-dir", str(place)],
@@ -91,7 +91,7 @@ def build_server() -> Path:
 
 
 def run(name: str, seconds: float, seed: int, server: Path | None) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, which ends with this one. `server`: the program, for a front end."""
+    """Run in a child process that ends with this one. `server`: the program that fuzzes a front end."""
     with tempfile.TemporaryDirectory(prefix="slo-ctl-fuzz-", dir="/dev/shm") as folder:
         if server is None:
             words = [sys.executable, "-m", "fuzz", name, "--here", folder]
@@ -105,17 +105,17 @@ def run(name: str, seconds: float, seed: int, server: Path | None) -> subprocess
 
 
 def main() -> int:
-    """Exit status 0 when nothing was found, 1 when something was."""
+    """Exit status 0 if nothing was found, 1 otherwise."""
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
     parser.add_argument("name", nargs="?", default="all")
     parser.add_argument("--minutes", type=float, default=1.0, help="of each parser")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--here", type=Path, metavar="FOLDER", help="in this process, with an empty folder")
+    parser.add_argument("--here", type=Path, metavar="FOLDER", help="in this process; FOLDER is empty")
     given = parser.parse_args()
     if given.here:
-        # Nothing has imported the parsers yet: what is imported now is instrumented.
+        # No module has imported the parsers yet: imports from here on are instrumented.
         fuzz(given.name, 60 * given.minutes, given.seed, given.here)
-    # By way of every `finally`: the process that fuzzes ends, and its folder is removed.
+    # Exit through every `finally`: the fuzzing process ends, and its folder is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     from .targets import TARGETS
 

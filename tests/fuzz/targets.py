@@ -1,4 +1,4 @@
-"""The parsers that are fuzzed: what they read, how they may refuse it, and inputs to start from."""
+"""The parsers that are fuzzed: their input, the errors they may raise, and initial inputs."""
 
 from __future__ import annotations
 
@@ -52,22 +52,22 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def one_line(error: Exception) -> None:
-    """Raises AssertionError for a refusal of several lines."""
+    """Raises AssertionError for an error message of several lines."""
     assert "\n" not in str(error), f"a refusal of several lines: {error}"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A parser. `read` may raise `refusals`, whose text is one line, and nothing else."""
+    """A parser. `read` may raise only `refusals`, with a text of one line."""
 
     read: Callable[[bytes, Path], None]
-    """Of some bytes; the folder is empty, and for its files."""
+    """Parses some bytes; the folder is empty, and is for its files."""
     refusals: tuple[type[Exception], ...] = ()
     seeds: tuple[bytes, ...] = ()
     max_bytes: int = 4096
 
     def check(self, data: bytes, folder: Path) -> None:
-        """Raises AssertionError for a refusal of several lines, and whatever the parser should not raise."""
+        """Raises AssertionError for an error message of several lines; other exceptions are passed on."""
         try:
             self.read(data, folder)
         except self.refusals as error:

@@ -1,4 +1,4 @@
-"""Inputs to start from, and every input that a parser once did not survive."""
+"""Replays initial inputs, and every input that once broke a parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fuzzing that is told to end."""
+"""Fuzzing that is interrupted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def Setup(words, check):
 def Fuzz():
     time.sleep(600)
 """
-"""What stands for the package: it says where it runs, and goes on."""
+"""A substitute for the package: it reports where it runs, and continues."""
 
 
 def test_terminated_fuzzing_ends_its_process_and_removes_its_files(tmp_path: Path) -> None:

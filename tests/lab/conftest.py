@@ -1,4 +1,4 @@
-"""What these tests share with those of profiles lies in tests/profile."""
+"""Helpers that these tests share with those of profiles are in tests/profile."""
 
 from __future__ import annotations
 

@@ -71,9 +71,9 @@ def test_a_node_that_cannot_be_opened_is_left_out(
 
 
 class Killing(LocalNodes):
-    """Kills a process when it is given its second piece of work.
+    """Kills a process when it gets its second piece of work.
 
-    After two, its times could be judged, and differ from the other's on a busy machine.
+    After two pieces its times could be judged, and they differ from the other's on a busy machine.
     """
 
     victim = 1
@@ -107,7 +107,7 @@ def test_a_killed_process_is_reported(tmp_path: Path, targets: list[Path]) -> No
     assert outcome.record.complete
     assert len(outcome.record.measurement) == 2 * 6 * 4
     assert outcome.record.nodes[1].left_out == "its process was killed by SIGKILL"
-    # What it has left behind goes with the next profile there.
+    # Its remaining files are removed by the next profile of that place.
     assert len(list(targets[1].iterdir())) == 1
     with LocalNodes(requests[1:2], around) as nodes:
         profile_with_nodes(requests[1], ProfileStore(tmp_path / "other"), Silent(), nodes)

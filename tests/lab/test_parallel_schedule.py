@@ -23,7 +23,7 @@ WHOLE_TESTS = SweepPlan(SIZES, ACCESSES, StoppingRule(0, 4, 4), None)
 
 
 class RecordedProgress(Silent):
-    """Keeps what is said."""
+    """Records all messages."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -33,7 +33,7 @@ class RecordedProgress(Silent):
 
 
 class Dying(VirtualNodes):
-    """Some nodes do not come back from the work that follows what they are good for."""
+    """Some nodes die during the work that follows a given number of completed pieces."""
 
     def __init__(self, benchmarks: Sequence[Benchmark], lives: dict[Node, int]) -> None:
         super().__init__(benchmarks)
@@ -76,7 +76,7 @@ def test_everything_is_measured_once_and_quickly(nodes: int) -> None:
     for each in found.measurements:
         assert each.requests == SPAN_BYTES // each.size_bytes
         assert each.access_time_s == pytest.approx(true_s(each.access, each.size_bytes), rel=0.1)
-    # Nobody waits long for the last one.
+    # The run does not wait long for the last node.
     assert sum(transport.busy_s) / (nodes * transport.now_s()) > 0.75
 
 
@@ -109,7 +109,7 @@ def test_tests_with_a_time_limit_are_not_split() -> None:
     schedule = Schedule(SweepPlan(SIZES, ACCESSES, StoppingRule(), 1.0), SPAN_BYTES, [], 16)
     works = [schedule.next_for(node) for node in range(9)]
     assert all(work is not None and work.part == Part() and work.limits_s == (1.0,) * 4 for work in works)
-    # Three sizes, three times each: that more is wanted is not known yet.
+    # Three sizes, three times each: the need for more repetitions is not known yet.
     assert schedule.next_for(9) is None
 
 

@@ -1,4 +1,4 @@
-"""Closed forms of write amplification, against the tables of docs/validation.md."""
+"""Closed forms of write amplification, compared with the tables of docs/validation.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The write cost model: recovered from made-up response times, and from an emulated drive that merges."""
+"""The write cost model, fitted to synthetic response times, and to an emulated drive that merges."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_unfittable_data_is_refused(times: dict[int, np.ndarray], reason: str) -
 
 
 def emulated(mapping: str) -> tuple[WriteCost, int, int]:
-    """Random aligned writes of 1 to 8 pages: the fit, the drive's own account of overhead (ns), requests."""
+    """Random aligned writes of 1 to 8 pages: the fit, the drive's own counter of overhead (ns), requests."""
     device = Device(config(mapping=mapping, blocks_per_die=260))
     pages = 3200
     tenant = device.create_tenant(pages, True, 40)
@@ -124,13 +124,13 @@ def emulated(mapping: str) -> tuple[WriteCost, int, int]:
 
 
 def test_write_cost_of_an_emulated_log_block_drive() -> None:
-    """One die, one page after the other: B is a page over transfer and program, and nothing is fixed."""
+    """One die, pages in sequence: B is a page over transfer and program, and the fixed cost is zero."""
     for mapping in ("bast", "fast"):
         fit, overhead_ns, requests = emulated(mapping)
         assert fit.bandwidth_bytes_s.value == pytest.approx(PAGE / 902e-6, rel=0.01)
         assert abs(fit.fixed_us.value) < 20.0
         assert fit.merge_us is not None
-        # The drive's own account of merges, spread over the requests that met one.
+        # The drive's own counter of merge time, divided by the requests that met one.
         merged = fit.spikes_per_request * requests
         assert fit.merge_us.value == pytest.approx(overhead_ns / 1000.0 / merged, rel=0.02)
         assert fit.merge_us.value > 5_000.0

@@ -1,4 +1,4 @@
-"""`slo-ctl device write-cost` and `slo-ctl trace write-cost`, and the response times that readers yield."""
+"""`slo-ctl device write-cost`, `slo-ctl trace write-cost`, and the response times from trace readers."""
 
 from __future__ import annotations
 

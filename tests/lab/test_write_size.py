@@ -1,4 +1,4 @@
-"""The search of the optimal write size: on mock drives with noise, and on emulated ones."""
+"""The search for the optimal write size: on mock drives with noise, and on emulated ones."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ CHIPS = "page=4KiB,block=512KiB,channels=4,read_us=25,program_us=200,erase_us=15
 RULE = Rule()
 
 Passes = dict[tuple[Order, int, int], float]
-"""Throughput by order, size of the requests, and number of the pass."""
+"""Throughput by order and size of the requests, and number of the pass."""
 
 
 class Merging:
-    """A drive by formula: a random write below the block costs a merge of the rest; with noise."""
+    """A drive by formula: a random write below the block size costs a merge of the rest; with noise."""
 
     def __init__(self, block_bytes: int, noise: float = 0.0, seed: int = 0) -> None:
         self._block_bytes = block_bytes
@@ -52,7 +52,7 @@ class Merging:
 class Noisy:
     """An emulated drive measured on a busy host.
 
-    `exact` has the passes that were written before, of any seed: what differs between seeds is the noise.
+    `exact` caches the passes written so far, for any seed: seeds differ only in the noise.
     """
 
     def __init__(self, drive: EmulatedDrive, noise: float, seed: int, exact: Passes) -> None:
@@ -96,7 +96,7 @@ def test_write_size_of_emulated_hybrid_drives_is_the_clustered_block(mapping: st
 
 
 # The span has to be several times the log blocks: 64, 128 and 256 MiB. Writes of less than 64 KiB, of which
-# such a span takes many, are those of the smaller drives above.
+# such a span takes many, are tested on the smaller drives above.
 @pytest.mark.parametrize(
     ("name", "block_mib", "span_mib"), [("mtron", 2, 512), ("sandisk", 4, 512), ("samsung", 8, 1024)]
 )
@@ -124,7 +124,7 @@ def test_page_mapped_drive_has_no_write_size(spec: str) -> None:
 @pytest.mark.parametrize("noise", [0.05, 0.10])
 @pytest.mark.parametrize("mapping", ["bast", "fast"])
 def test_noise_moves_the_write_size_by_at_most_one_doubling(mapping: str, noise: float) -> None:
-    """Every pass is off by that much (standard deviation); 30 seeds on an emulated drive of 4 MiB blocks."""
+    """Every pass has an error of that standard deviation; 30 seeds on an emulated drive of 4 MiB blocks."""
     right = 0
     drive, exact = hybrid(mapping, 8, 128 * MIB), Passes()
     sizes = doubled_sizes(MIB, 16 * MIB)
@@ -145,7 +145,7 @@ def test_noise_is_tolerated_for_any_block_size(seed: int, block_bytes: int, nois
 
 
 def test_verdicts_hold_as_often_as_they_say() -> None:
-    """At the edge of the tolerance either verdict is wrong; with 95 % it is given in 5 % at most."""
+    """At the edge of the tolerance any verdict is wrong; with 95 % confidence it occurs in at most 5 %."""
     wrong = 0
     edge = math.log1p(RULE.tolerance)
     for seed in range(600):

@@ -18,7 +18,7 @@ from lab.write_size_advice import advise
 KIB, MIB = 1 << 10, 1 << 20
 SMALL = ("--bytes", "16MiB", "--sizes", "8KiB-1MiB", "--quiet")
 MERGING = "1e8 if not rw.startswith('rand') or size >= 131072 else 1e8 * size / 131072"
-"""Of a drive with an optimal write size of 128 KiB."""
+"""Throughput of a drive with an optimal write size of 128 KiB."""
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_a_plot_of_both_throughputs(cli: CommandLine, fio: Path, place: Path, tm
     link = tmp_path / "link.svg"
     link.symlink_to(svg)
     assert f"--plot: {link} is not a regular file" in cli.refused(str(place), "--show", "--plot", str(link))
-    # Known only when it is written, but by root.
+    # Detected only when it is written, except as root.
     output = cli.refused(str(place), "--show", "--plot", "/proc/p.svg")
     assert output.startswith(("slo-ctl: --plot: cannot write /proc/p.svg: ", "slo-ctl: --plot: /proc is not"))
     assert fio.exists()

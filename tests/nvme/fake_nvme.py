@@ -1,4 +1,4 @@
-"""An `nvme` on PATH that answers with recordings, or fails as a drive or the tool would; and its /sys."""
+"""A fake `nvme` on PATH that prints recordings, or fails as a drive or the tool would; and its /sys."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def recorded(name: str) -> dict[str, Any]:
 
 @dataclass
 class FakeNvme:
-    """Answers are tried in order; each has words that must all be there. The first one fits."""
+    """Answers are tried in order; the first one whose words are all present is used."""
 
     folder: Path
     answers: list[tuple[list[str], dict[str, Any]]] = field(default_factory=list)
@@ -110,7 +110,7 @@ _WORDS_3 = {
 
 
 def multi(folder: Path, version: str) -> FakeNvme:
-    """MULTI0 as `nvme1`, by the recordings of a version; 3.0: of 2.13, under the new names."""
+    """MULTI0 as `nvme1`, from the recordings of a version; 3.0: those of 2.13 with the new names."""
     fake, reported = FakeNvme(folder), "2.13" if version == "3.0" else version
     new = _WORDS_3 if version == "3.0" else {}
 
@@ -135,7 +135,7 @@ def multi(folder: Path, version: str) -> FakeNvme:
 
 
 def with_fdp(folder: Path, version: str) -> FakeNvme:
-    """FDP0 as `nvme1`: MULTI0 with the bit of FDP, which is the only difference, and the recorded logs."""
+    """FDP0 as `nvme1`: MULTI0 with the FDP bit, which is the only difference, and the recorded logs."""
     fake, reported = multi(folder, version), "2.13" if version == "3.0" else version
     identified = recorded(f"{reported}/id-ctrl")
     identified["ctratt"] |= 1 << 19
@@ -149,7 +149,7 @@ def with_fdp(folder: Path, version: str) -> FakeNvme:
 
 
 def sysfs(sys: Path, namespaces: dict[str, int | None], *, multipath: bool = False) -> Path:
-    """A /sys with controller `nvme1` and block devices by name with their NSIDs."""
+    """Create a /sys with controller `nvme1` and block devices, by name with their NSIDs."""
     controller = sys / "class" / "nvme" / "nvme1"
     controller.mkdir(parents=True)
     for name, text in {"transport": "pcie", "address": "0000:00:05.0", "state": "live"}.items():

@@ -1,4 +1,4 @@
-"""A drive with namespace management, which QEMU's has not: an `nvme` that keeps its namespaces in a file.
+"""A drive with namespace management, which QEMU's drive lacks: an `nvme` that keeps namespaces in a file.
 
 Identify data are the recorded ones of 2.13 with some fields replaced, so that their schema is the real one.
 """
@@ -20,7 +20,7 @@ from fake_nvme import LINES, recorded
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeTool
 
 BLOCK = Path("/dev/loop0")
-"""Stands for every namespace's block device; never opened for writing."""
+"""Represents the block device of every namespace; never opened for writing."""
 
 _PROGRAM = """#!{python} -IS
 import json, os, sys  # nothing that takes longer to import: it is started for each command
@@ -148,7 +148,7 @@ class MockDrive:
 
     @property
     def commands(self) -> list[str]:
-        """Names of the commands that change something, in their order."""
+        """Names of the commands that change something, in order."""
         log = self.folder / "log"
         lines = log.read_text().splitlines() if log.exists() else []
         names = [json.loads(line)[0] for line in lines]
@@ -167,7 +167,7 @@ class MockDrive:
 
 
 class MockTool(NvmeTool):
-    """Runs the program of a mock drive without starting a process for it."""
+    """Runs the program of a mock drive without starting a process."""
 
     def __init__(self, drive: MockDrive) -> None:
         super().__init__(str(drive.program))

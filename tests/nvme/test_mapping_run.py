@@ -1,4 +1,4 @@
-"""Mappings carried out on a mock drive: every step, and a crash at every moment."""
+"""Mappings on a mock drive: every step, and a crash at every moment."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ pytestmark = pytest.mark.skipif(not BLOCK.is_block_device(), reason=f"{BLOCK} is
 
 
 class Crash(BaseException):
-    """The program ends here."""
+    """The program crashes here."""
 
 
 class CrashingStore(MappingStore):
-    """Ends the program just before or just after the n-th time that something is written."""
+    """Crashes the program just before or just after the n-th write."""
 
     def __init__(self, path: Path, at: int, after: bool) -> None:
         super().__init__(path)
@@ -159,7 +159,7 @@ def test_missing_vm_keeps_the_namespace_until_undo(host: Host) -> None:
 
 
 def test_namespace_of_a_vm_that_was_undefined_is_unmapped(host: Host) -> None:
-    """`vm unmap` failed for want of the VM, and the namespace could not be deleted with it."""
+    """`vm unmap` failed because the VM was missing, and the namespace could not be deleted with it."""
     mapping = host.run(host.plan(MapRequest("web", GIB)), None)
     assert mapping is not None
     del host.domains.by_name["web"]
@@ -188,7 +188,7 @@ def test_namespace_of_a_vm_that_was_renamed_is_not_taken_away(host: Host) -> Non
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("at", range(1, 11))
 def test_crash_at_any_moment_can_be_resumed(tmp_path: Path, at: int, after: bool) -> None:
-    """NamespaceMapping and unmapping, ended before or after each time that the record is written."""
+    """Mapping and unmapping, interrupted before or after each write of the record."""
     host = Host(tmp_path, MockDrive(tmp_path / "drive"))
     host.drive.add(9, 3 * GIB)
     store = host.crashing(at, after)
@@ -200,7 +200,7 @@ def test_crash_at_any_moment_can_be_resumed(tmp_path: Path, at: int, after: bool
     except Crash:
         assert store.crashed
     if not host.store.all():
-        # Before the first record, or after the last: as if nothing had been asked for.
+        # Before the first record, or after the last: as if there had been no request.
         assert list(host.drive.namespaces) == [9]
         return
     (found,) = host.store.all()
@@ -276,7 +276,7 @@ def test_second_mapping_at_the_same_time_is_refused(tmp_path: Path) -> None:
 
 
 def test_namespace_used_since_planning_is_not_detached(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as a mount that came after the plan was made."""
+    """Such as a mount after the plan was made."""
     mapping = host.run(host.plan(MapRequest("web", 4 * GIB)), None)
     assert mapping is not None
     device = host.read_device()

@@ -119,7 +119,7 @@ def test_missing_permission_is_reported(fake: FakeNvme) -> None:
 
 
 def test_help_after_a_failure_is_left_out(fake: FakeNvme) -> None:
-    # As 2.3 says it of a drive that is not there.
+    # The error of 2.3 for a missing drive.
     usage = "\x1b[1mUsage: nvme id-ctrl <device> [OPTIONS]\x1b[0m\n\nSend an Identify Controller command\n"
     fake.add("id-ctrl", err=f"/dev/nvme0: No such file or directory\n{usage}", code=1)
     with pytest.raises(NvmeCommandError) as caught:

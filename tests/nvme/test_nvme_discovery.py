@@ -1,4 +1,4 @@
-"""What is found out about drives: MULTI0 and FDP0 of the recordings, and drives made from them."""
+"""Discovery of drives: MULTI0 and FDP0 of the recordings, and variants of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slo_ctl.model.nvme import EnduranceGroup, Isolation, NvmeDevice, NvmSet
 
 VERSIONS = ("2.3", "2.13", "3.0")
 NAMES: dict[str, int | None] = {"nvme1n1": 2, "nvme1n2": 1}
-"""As in the guest: the first name is not the first NSID."""
+"""As in the guest: the first name does not have the first NSID."""
 
 
 def found(fake: FakeNvme, sys: Path) -> NvmeDevice:

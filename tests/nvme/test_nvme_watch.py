@@ -1,4 +1,4 @@
-"""The drive behind a managed block device, as the daemon watches it."""
+"""The drive behind a managed block device, as the daemon observes it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from slo_ctl.model.host import DeviceNumber
 
 
 class Watch(NvmeWatch):
-    """Knows the groups it is given, and asks no drive."""
+    """Has fixed groups, and queries no drive."""
 
     made: list[Watch]
     groups: dict[str, int | None] | None

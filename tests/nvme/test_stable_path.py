@@ -1,4 +1,4 @@
-"""Which of udev's links a VM's definition gets to keep."""
+"""Which of udev's links is written into a VM's definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`slo-ctl vm map|unmap|maps` as an operator types them, on a mock drive; no libvirt."""
+"""`slo-ctl vm map|unmap|maps` from the command line, on a mock drive; no libvirt."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_suggested_commands_quote_the_name_of_the_vm(shell: Shell, tmp_path: Pat
 
 
 def test_resume_refuses_a_replaced_namespace(shell: Shell, tmp_path: Path) -> None:
-    """Another program deleted ours and created one with its NSID while we were interrupted."""
+    """During the interruption another program deleted our namespace and created one with its NSID."""
     shell.json(*NEW, "--yes")
     path = tmp_path / "root" / "mappings.json"
     output = json.loads(path.read_text())

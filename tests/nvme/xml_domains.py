@@ -1,4 +1,4 @@
-"""VMs that only have XML: what libvirt would keep of disks."""
+"""Fake VMs that consist of XML: the disks that libvirt would store."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _target(xml: str) -> str:
 
 
 class XmlDomains:
-    """All that there are."""
+    """All fake VMs."""
 
     def __init__(self, *names: str) -> None:
         self.by_name = {name: XmlDomain(name) for name in names}

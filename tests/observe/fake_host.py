@@ -1,4 +1,4 @@
-"""cgroup, proc and sysfs trees as kernels show them, in a temporary folder."""
+"""cgroup, proc and sysfs trees with the files of kernels, in a temporary folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bpftrace prints, also when it is damaged, and whose cgroups it is about."""
+"""Parsing of bpftrace's output, also if damaged, and assignment to cgroups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slo_ctl.observe.cgroup_latency import CgroupMembers
 DISK = DeviceNumber(259, 3)
 NUMBER = (259 << 20) | 3
 END = '{"type": "printf", "data": "end\\n"}'
-# As bpftrace 0.23.2 printed them.
+# Output of bpftrace 0.23.2.
 REQUESTS = (
     '{"type": "map", "data": {"@requests": {"271581187,607641,0,250": 90, "271581187,607641,0,0": 9, '
     '"271581187,607641,1,95": 7, "271581187,607641,0,12000": 1}}}'
@@ -51,7 +51,7 @@ def test_intervals_are_added_up() -> None:
 
 @pytest.mark.parametrize("ns", [*BOUNDARIES_NS, 9_000, 17_000, 95_000, 4_500_000, 99_000_000, 10**11])
 def test_bucket_is_that_of_qemus_histogram(ns: int) -> None:
-    """What the program prints of a latency is in the same bucket as the latency."""
+    """The latency that the program prints falls into the same bucket as the original one."""
     us, unit = ns // 1000, 1
     for _ in range(6):
         if us >= 100:
@@ -161,7 +161,7 @@ def test_groups_inside_of_a_vms_group_are_the_vms(tmp_path: Path) -> None:
     found = members.find(folders, set(inodes.values()))
     assert [found[inode] for inode in inodes.values()] == ["web", "web", "own", None]
 
-    # Another group, and a VM by that name.
+    # Another group, and a VM with that name.
     new = tmp_path / "web" / "new"
     new.mkdir()
     assert members.find(folders, {new.stat().st_ino})[new.stat().st_ino] == "web"

@@ -1,4 +1,4 @@
-"""SLOs in the metadata of domains: whatever stands there, no exception."""
+"""SLOs in the metadata of domains: no content raises an exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cached look: the same as a fresh one, and VMs that come and go are in the next."""
+"""Cached observations equal fresh ones, and the next one includes VMs that start and stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STAT = "8:0 rbytes={n} wbytes=0 rios={n} wios=0 dbytes=0 dios=0\n"
 
 
 class FakeWatch(LibvirtWatch):
-    """Domains as a test publishes them."""
+    """Domains that a test publishes."""
 
     def start(self) -> None:
         self._answered.set()
@@ -85,7 +85,7 @@ def test_named_cgroup_that_is_not_there_is_noted_until_it_is(tmp_path: Path) -> 
         (note,) = [each for each in before.notes if "web" in each]
         assert note.startswith(f"VM web: cgroup /slo/web not found ({host.root}/slo/web), ")
         assert note.endswith("correct cgroup = in [vm.web]")
-        # Nothing is set for a VM that does not run, so that this is no failure.
+        # Nothing is set for a VM that does not run, so this is no failure.
         assert {vm.name: vm.state for vm in before.vms} == {"db": VmState.UNKNOWN, "web": VmState.SHUT_OFF}
         host.group("slo/web")
         after = observer.observe()

@@ -1,4 +1,4 @@
-"""Counters of block I/O as kernels write them, and as they should not."""
+"""Counters of block I/O as kernels write them, and malformed ones."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_unchanged_v1_files_are_skipped_and_rechecked(
     (folder / "blkio.bfq.io_serviced_recursive").write_text("259:0 Write 3\nTotal 3\n")
     found = [reader.read("/a", no_note) for _ in range(RECHECK_SCANS)][-1]
     assert found == {**first, NVME: IoCounters(writes=3)}
-    # Now it says something new: from here on at every look, of every group.
+    # The file now has useful contents: from here on it is read each time, for every group.
     (folder / "blkio.bfq.io_serviced_recursive").write_text("259:0 Write 4\nTotal 4\n")
     assert reader.read("/a", no_note)[NVME] == IoCounters(writes=4)
 
@@ -143,7 +143,7 @@ def test_files_that_add_nothing_are_parsed_only_after_a_change(
         (folder / requests[0]).write_text(f"8:0 Read {number}\n")
         assert reader.read("/a", no_note) == {SDA: IoCounters(reads=number)}
     assert len(parsed) == RECHECK_SCANS
-    # What only another file counts still counts.
+    # Values that only another file has are still counted.
     (folder / requests[0]).write_text("Total 0\n")
     assert reader.read("/a", no_note) == {SDA: IoCounters(reads=1)}
 

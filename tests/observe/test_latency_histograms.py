@@ -115,7 +115,7 @@ def test_libvirt_statistics_without_histograms_give_means() -> None:
 
 
 def test_statistics_with_histograms_as_libvirt_12_1_documents_them() -> None:
-    """There is no such libvirt here."""
+    """That version of libvirt is not installed here."""
     stats = {"block.count": 1, **stats_of(0, "vda", 6, 10**9)}
     for number, (start, value) in enumerate([(0, 1), (1000, 2), (10**6, 3)]):
         prefix = f"block.0.latency_histogram.write.bin.{number}"

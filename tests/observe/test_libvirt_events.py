@@ -1,4 +1,4 @@
-"""Following libvirt's test driver, which lives in this process and has events."""
+"""Events of libvirt's test driver, which runs in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at a host leaves every file as it was."""
+"""Observing a host changes no file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host should have, on made-up hosts."""
+"""Requirements of a host, checked on fake hosts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refused(uri: str) -> str:
 
 
 def nvme_tool(program: Path, oacs: int = 1 << 3) -> NvmeTool:
-    """An nvme-cli 2.13 to which every drive has the recorded data, but for its optional commands."""
+    """An nvme-cli 2.13 whose drives all have the recorded data, except for optional commands."""
     recording = RECORDED / "2.13" / "id-ctrl.json"
     identified = json.dumps(json.loads(recording.read_text()) | {"oacs": oacs})
     program.write_text(

@@ -1,4 +1,4 @@
-"""Samples of a served device, from what a control socket says."""
+"""Samples of a served device, from replies of a control socket."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_window_of_a_timed_device_has_rates(server: FakeServer) -> None:
 
 
 def test_blocks_of_unallocated_capacity_are_not_spare(server: FakeServer) -> None:
-    """A policy would give them away as OPS, and no namespace could be added while the daemon runs."""
+    """A policy would distribute them as OPS, and no namespace could be added while the daemon runs."""
     for capacity, spare in ((1 << 20, 7), (4 << 20, 1), (100 << 20, 0)):
         output = stats()
         output["namespaces"][0]["size_bytes"] = 1 << 20

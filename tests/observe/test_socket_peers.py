@@ -1,4 +1,4 @@
-"""Who is connected to which Unix socket."""
+"""Which process is connected to which Unix socket."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_connection_is_reported_by_the_kernel(tmp_path: Path) -> None:
 
 
 class Peers:
-    """Made-up processes: `open_now` is what the kernel would say."""
+    """Fake processes: `open_now` is what the kernel would report."""
 
     def __init__(self, folder: Path) -> None:
         self.host = FakeHost(folder)

@@ -23,7 +23,7 @@ OTHER_UUID = "11111111-2222-3333-4444-555555555555"
 
 
 class FakeModule:
-    """What is used of libvirt-python."""
+    """The part of libvirt-python that is used."""
 
     VIR_ERR_NO_DOMAIN = 42
 
@@ -102,7 +102,7 @@ def only(inventory: Inventory) -> Vm:
 def test_a_vm_that_is_being_restored_may_have_the_tuning_of_its_earlier_run(
     tmp_path: Path, state: int, reason: int, resumed: bool
 ) -> None:
-    """It is paused first: the weight that it brought along was then taken for its original one."""
+    """It is paused first: the weight of its earlier run was then recorded as the original one."""
     domain = FakeDomain("web", 3)
     domain.number, domain.reason = state, reason
     assert only(scan(FakeHost(tmp_path), domain)).resumed is resumed
@@ -134,7 +134,7 @@ def test_libvirt_vm_has_its_group_and_device(
 
 
 def test_uuid_decides_the_owner_of_a_group(tmp_path: Path) -> None:
-    """Another libvirt on the host may have given the same number to a VM of a similar name."""
+    """Another libvirt on the host may have assigned the same number to a VM with a similar name."""
     host = FakeHost(tmp_path)
     first = host.group(f"a.slice/{SCOPE.format(id=1, name='web')}", cgroup__procs="10\n")
     second = host.group(

@@ -1,4 +1,4 @@
-"""Streams and the namespaces they go to."""
+"""Assignment of streams to namespaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delays of threads, summed up over a VM."""
+"""Delays of threads, added up for a VM."""
 
 from __future__ import annotations
 

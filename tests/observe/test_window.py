@@ -1,4 +1,4 @@
-"""SlidingWindow windows, and block devices by the counters of cgroups."""
+"""Sliding windows, and block devices from the counters of cgroups."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_restarted_vm_gives_no_negative_rate() -> None:
     "counted", [lambda count: IoCounters(reads=count), lambda count: IoCounters(read_bytes=count)]
 )
 def test_window_without_io_is_the_same_object_until_there_is_io(counted: Callable[[int], IoCounters]) -> None:
-    """What is made from it need not be made again. A kernel may count requests only, or bytes only."""
+    """Values derived from it need not be computed again. A kernel may count only requests, or only bytes."""
     clock, number = Clock(), DISK
     block = device(clock, window_s=2.0)
 
@@ -118,7 +118,7 @@ def test_window_without_io_is_the_same_object_until_there_is_io(counted: Callabl
     "counters", [IoCounters(), IoCounters(reads=5), IoCounters(1, 2, 3, 4), IoCounters(writes=3)]
 )
 def test_unchanged_vm_has_the_same_result(counters: IoCounters) -> None:
-    """Equal counters that are another object each time go the long way."""
+    """Equal counters in a new object each time take the slow path."""
     number, now_s = DeviceNumber(8, 0), [0.0]
     quick, slow = (BlockDevice(number, window_s=2.0, clock=lambda: now_s[0]) for _ in range(2))
     for _ in range(4):

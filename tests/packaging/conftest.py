@@ -1,4 +1,4 @@
-"""slo-ctl installed below a folder, and its Debian package, once for all tests of a process."""
+"""slo-ctl installed below a folder, and its Debian package, once per process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from installed_tree import TREE, Installed, install
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """Shared: not to be changed."""
+    """Shared: tests must not change it."""
     if not (TREE / ".venv" / "bin" / "maturin").exists():
         pytest.skip("maturin is not in .venv (make setup)")
     return install(tmp_path_factory.mktemp("installed"))

@@ -13,13 +13,13 @@ import pytest
 from installed_tree import TREE
 
 READY_S = 300
-"""For whatever is typed: many times what it takes on a busy machine."""
+"""Timeout for a command: many times what it takes on a busy machine."""
 _TYPED_POLL_S, _STATUS_POLL_S = 0.2, 4.0
-"""The log of a line is read again and again; a command that is repeated starts Python each time."""
+"""The log of a command is polled; a repeated command starts Python each time."""
 _CGROUPS = Path("/sys/fs/cgroup")
 _IS_V2 = (_CGROUPS / "cgroup.controllers").exists()
 _SAYS_SOMETHING = re.compile("exit status 3: slo-ctl (plan|status) ")
-"""Changes are pending, or a VM is not within its SLO yet."""
+"""Changes are pending, or a VM does not meet its SLO yet."""
 _DONE = "typed-line-ended-with"
 _OPTIONS = (
     *('APT::Get::Assume-Yes "true"', 'APT::Update::Post-Invoke-Success ""', 'Dpkg::Use-Pty "0"'),
@@ -42,7 +42,7 @@ for each in null zero full random urandom tty; do
     : >"dev/$each"
     mount --bind "/dev/$each" "dev/$each"
 done
-# Ubuntu's systemd-resolved makes it a link to a file of its own, and nothing starts that here.
+# Ubuntu's systemd-resolved makes it a link to its own file, and does not run here.
 if [ -L etc/resolv.conf ]; then
     mkdir -p run/systemd/resolve
     cp /etc/resolv.conf run/systemd/resolve/stub-resolv.conf
@@ -51,7 +51,7 @@ ln -s pts/ptmx dev/ptmx
 ln -s /proc/self/fd dev/fd
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
     mount -t cgroup2 cgroup2 sys/fs/cgroup
-    # A cgroup with processes of its own cannot have controllers for others.
+    # A cgroup that contains processes cannot have controllers for its children.
     mkdir sys/fs/cgroup/shell
     echo 0 >sys/fs/cgroup/shell/cgroup.procs
 else
@@ -67,7 +67,7 @@ exec env -i PATH=/usr/sbin:/usr/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noni
 
 
 def make_root(folder: Path, release: str) -> None:
-    """Install what Debian calls `apt`: nothing that slo-ctl needs. Skips the test where it cannot be had."""
+    """Install mmdebstrap's variant `apt`, without packages for slo-ctl. Skips the test without a mirror."""
     sources = subprocess.run(
         ["scripts/debian-sources.sh", release], cwd=TREE, capture_output=True, text=True, check=False
     )
@@ -92,7 +92,7 @@ def make_root(folder: Path, release: str) -> None:
 
 
 class Shell:
-    """Bash in the root. `type` is for lines and for whole blocks of them."""
+    """Bash in the root. `type` runs single lines and whole blocks."""
 
     def __init__(self, root: Path) -> None:
         self._log = root.parent / "log"
@@ -126,7 +126,7 @@ class Shell:
                     (cgroup / file).write_text((cgroup.parent / file).read_text())
 
     def type(self, text: str, timeout_s: float = READY_S) -> tuple[int, str]:
-        """Exit status of the last command, and what appeared; of other commands that failed it says so."""
+        """Exit status of the last command, and its output, which mentions other commands that failed."""
         shown = len(self._log.read_text())
         assert self._process.stdin is not None
         self._process.stdin.write(f'{text}\necho "{_DONE}" $?\n')
@@ -139,7 +139,7 @@ class Shell:
         return int(ended[1]), self._log.read_text()[shown:][: ended.start()]
 
     def works(self, text: str) -> str:
-        """What appeared. Of a block that ends in the background, it waits until that is ready."""
+        """The output. If a block ends with a background job, it waits until that is ready."""
         ready = self._log.read_text().count("\nready\n")
         _, output = self.type(text, 4 * READY_S if "apt" in text else READY_S)
         failed = re.findall(r"^exit status .*", output, re.MULTILINE)
@@ -148,14 +148,14 @@ class Shell:
             deadline_s = time.monotonic() + READY_S
             while self._log.read_text().count("\nready\n") == ready:
                 assert time.monotonic() < deadline_s, self._log.read_text()
-                # It may say that it is ready in the middle of this.
+                # The ready message may appear in the middle of this.
                 jobs = self.type("jobs %%")[1]
                 assert re.search(r"^\[\d+\]\S* +Running ", jobs, re.MULTILINE), self._log.read_text()
                 time.sleep(0.05)
         return output
 
     def until(self, command: str, *patterns: str) -> str:
-        """Repeat a command that succeeds, until all patterns are in its output."""
+        """Repeat a command, which must succeed, until all patterns are in its output."""
         deadline_s = time.monotonic() + READY_S
         while True:
             status, output = self.type(command)
@@ -169,7 +169,7 @@ class Shell:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends all its processes."""
+        """Kill all processes of the shell."""
         self._process.kill()
         self._process.wait(READY_S)
         assert self._process.stdin is not None
@@ -180,7 +180,7 @@ class Shell:
             for folder, *_inside in os.walk(cgroup, topdown=False):
                 while Path(folder).exists():
                     assert time.monotonic() < deadline_s, folder
-                    with suppress(OSError):  # the kernel has not ended all yet
+                    with suppress(OSError):  # the kernel has not ended all of them yet
                         Path(folder).rmdir()
                         continue
                     time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""slo-ctl installed below a folder by this tree's own script."""
+"""slo-ctl installed below a folder by the installation script of this tree."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 TREE = Path(__file__).parents[2]
 BUILD_S = 600
-"""The Rust parts are there already, unless their sources have changed since `make setup`."""
+"""Timeout; the Rust parts are already built, unless their sources have changed since `make setup`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """Where it was installed, and how."""
+    """Where and how it was installed."""
 
     base: Path
     variables: dict[str, str]
@@ -37,7 +37,7 @@ class Installed:
 
 
 def script(name: str, *options: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run one of our scripts with nothing of the caller's DESTDIR and the like."""
+    """Run one of our scripts without DESTDIR and similar variables of the caller."""
     env = {key: value for key, value in os.environ.items() if key not in ("DESTDIR", "PREFIX", "VENDOR")}
     return subprocess.run(
         [f"scripts/{name}", *options],
@@ -51,7 +51,7 @@ def script(name: str, *options: str, variables: dict[str, str]) -> subprocess.Co
 
 
 def install(base: Path) -> Installed:
-    """Install below `base`, run by this very Python, which lacks nothing."""
+    """Install below `base`, run by this Python interpreter, which has all dependencies."""
     variables = {
         "PREFIX": str(base / "usr"),
         "SYSCONFDIR": str(base / "etc"),

@@ -1,4 +1,4 @@
-"""The Ansible role, applied to a folder of this machine: without its package and its service."""
+"""The Ansible role, applied to a folder of this machine, without its package and its service."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Commands of install.md, README and tutorial, typed in order in a fresh root, with and without libvirt.
 
-In Debian 13; `make packages` does it in every release that there is a package for.
+In Debian 13; `make packages` does it in every release for which a package is built.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WEB = """\
 
 
 def blocks(page: str, after: str, before: str) -> list[str]:
-    """What is to be typed in a part of a page."""
+    """The commands in a part of a page."""
     part = (TREE / page).read_text().partition(f"\n{after}\n")[2].partition(f"\n{before}\n")[0]
     return re.findall(r"```sh\n(.*?)```", part, re.DOTALL)
 
@@ -47,7 +47,7 @@ def row(output: str, vm: str) -> str:
 
 @pytest.fixture(scope="module", params=os.environ.get("SLO_CTL_RELEASES", "trixie").split())
 def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A fresh root with slo-ctl installed as install.md says, and no libvirtd."""
+    """A fresh root with slo-ctl installed as install.md describes, and no libvirtd."""
     for program in ("mmdebstrap", "dh"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed (scripts/setup.sh --real)")
@@ -79,11 +79,11 @@ def test_every_line_of_the_tutorial_works_without_libvirt(root: Path) -> None:
             shell.works(block)
         half = r"\S +1 +[45]\d\.\d% .*EMULATED SSD, isolated OPS +ok *$"
         shell.until(STATUS, rf"^db +{half}", rf"^web +{half}")
-        # Full screen: other tests see to it.
+        # Full-screen output is tested elsewhere.
         shell.works(re.sub(r"^slo-ctl top .*\n", "", slos, flags=re.MULTILINE))
         shell.until(STATUS, r"^db +\S +3 +[67]\d\.\d% .* ok *$", r"^web +\S +1 +[23]\d\.\d% .* ok *$")
         shell.works(undo)
-        # The drive moves the blocks of busy clients itself.
+        # The drive itself moves the blocks of busy clients.
         was = (r"^web +512 MiB .* 1 +\S +162 ", r"^db +512 MiB .* 1 +\S +161 ")
         shell.until("slo-ctl device show ssd0 --root /tmp/slo", *was)
         status, output = shell.type(STATUS)
@@ -102,7 +102,7 @@ def test_readme_lines_that_need_libvirt_say_so_without_it(root: Path) -> None:
             code, output = shell.type(line)
             assert code == 2, output
             assert re.search(r"^hint: ", output, re.MULTILINE), output
-        assert "slo-ctl.toml" in shell.works(status), "no VM: what to write"
+        assert "slo-ctl.toml" in shell.works(status), "no VM: status suggests the configuration"
 
 
 def test_every_line_of_the_readme_works_with_libvirt(root: Path) -> None:

@@ -64,7 +64,7 @@ def test_install_puts_every_file_in_place(installed: Installed) -> None:
 
 
 def test_installed_program_runs_its_own_files(installed: Installed, tmp_path: Path) -> None:
-    """From another directory: neither this tree nor what is in the current folder comes in."""
+    """From another directory: neither this tree nor the current directory is in the import path."""
     (tmp_path / "slo_ctl.py").write_text("raise SystemExit('the current folder is not to be searched')\n")
     assert run(installed.program, "--version", cwd=tmp_path).startswith("slo-ctl ")
     home = installed.prefix / "lib" / "slo-ctl"
@@ -80,7 +80,7 @@ def test_installed_program_runs_its_own_files(installed: Installed, tmp_path: Pa
 
 
 def test_no_placeholder_is_left(installed: Installed) -> None:
-    """A path that was not put in hid what is vendored, which only a machine without it noticed."""
+    """An unreplaced path hid the vendored packages, which fails only on a machine without them."""
     hook = installed.base / "etc" / "libvirt" / "hooks" / "qemu.d" / "slo-ctl"
     ours = [installed.program, hook, *(installed.prefix / "lib" / "slo-ctl").glob("is-*")]
     ours += installed.units.iterdir()
@@ -90,7 +90,7 @@ def test_no_placeholder_is_left(installed: Installed) -> None:
 
 
 def test_build_directory_is_not_named(installed: Installed) -> None:
-    """But for the interpreter, which is in it here."""
+    """Except for the interpreter, which is in it here."""
     run_by_it = {"usr/bin/slo-ctl", "usr/lib/slo-ctl/is-mapped", "etc/libvirt/hooks/qemu.d/slo-ctl"}
     naming = [
         name

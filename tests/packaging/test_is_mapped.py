@@ -1,4 +1,4 @@
-"""Which block devices the udev rule leaves alone, by the file in which mappings really are."""
+"""Which block devices the udev rule ignores, based on the real file of mappings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links between the pages of the documentation: the file and the heading exist."""
+"""Links between pages of the documentation: file and heading exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGES = sorted([*TREE.glob("*.md"), *(TREE / "bench").glob("*.md"), *(TREE / "do
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Anchors that GitHub makes for headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     titles = (
         re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title)

@@ -1,4 +1,4 @@
-"""The OCI image: what is in its archive, and slo-ctl in it, without network and with a read-only root."""
+"""The OCI image: contents of the archive, and slo-ctl in it, without network and with a read-only root."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from installed_tree import TREE, script
 
 GROUP = "debian package"
 LARGEST_BYTES = 200 << 20
-"""Of the archive."""
+"""Maximum size of the archive."""
 REPLAY = (
     *("replay", "--vm", "name=db,workload=uniform,weight=3", "--vm", "name=web,trace=web.csv"),
     *("--device", "size=64MiB,op=50%", "--duration", "2x", "--json", "--quiet"),
@@ -128,7 +128,7 @@ def test_image_has_its_files(archive: Path, layout: Layout) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Podman:
-    """With images and containers below a folder of their own."""
+    """Podman with images and containers in a temporary folder."""
 
     folder: Path
     image: str
@@ -142,9 +142,9 @@ class Podman:
         )
 
     def run(self, data: Path, *words: str, options: tuple[str, ...] = ()) -> str:
-        """What `slo-ctl WORDS` prints in a container, to a user who is nobody in the image."""
+        """Output of `slo-ctl WORDS` in a container, as a user that the image does not define."""
         isolated = ("--network=none", "--read-only", "--user=1234:1234", f"--volume={data}:/data")
-        # Podman's own limits may be above what this process may set.
+        # Podman's own limits may exceed those of this process.
         limits = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")
         done = self("run", *isolated, *limits, *options, self.image, *words)
         assert done.returncode == 0, done.stderr
@@ -156,7 +156,7 @@ def podman(archive: Path) -> Iterator[Podman]:
     for program in ("podman", "runc"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed (scripts/setup.sh --real)")
-    # Podman wants a short name.
+    # Podman requires a short name.
     with tempfile.TemporaryDirectory(prefix="slo-podman-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         podman = Podman(Path(folder), f"localhost/slo-ctl:{archive.name.split('-')[2]}")
         loaded = podman("load", "--input", str(archive))
@@ -214,7 +214,7 @@ def test_a_drive_on_a_volume_is_served_to_the_host(podman: Podman, data: Path) -
         while "ready\n" not in (log := podman("logs", container).stdout):
             assert time.monotonic() < until, log
             time.sleep(0.2)
-        # A link, as the path of a socket may have 107 characters.
+        # A link, because the path of a socket is limited to 107 characters.
         with tempfile.TemporaryDirectory(dir="/tmp") as short:
             link = Path(short) / "vm1.sock"
             link.symlink_to(data / "slo/run/ssd0/exports/vm1.sock")

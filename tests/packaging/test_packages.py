@@ -1,4 +1,4 @@
-"""The Debian package, the example configuration, and what both say twice."""
+"""The Debian package, the example configuration, and facts that both repeat."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_older_releases_bundle_only_dependencies() -> None:
     assert set(releases) == {"bookworm", "noble"}
     for python, suffix, *bundled in releases.values():
         assert re.fullmatch(r"3\.\d+", python)
-        assert suffix.startswith("~")  # an upgrade to Debian 13 takes its package of the same version
+        assert suffix.startswith("~")  # an upgrade to Debian 13 installs its package of the same version
         assert bundled
         assert set(bundled) <= names
 
 
 def test_replay_and_plot_packages_are_not_dependencies() -> None:
-    """The daemon's host needs neither matplotlib nor polars, which are larger than all the rest."""
+    """The daemon's host needs neither matplotlib nor polars, which are larger than everything else."""
     depends = CONTROL.partition("\nDepends:")[2].partition("\nRecommends:")[0]
     for requirement in tomllib.loads((TREE / "pyproject.toml").read_text())["project"][
         "optional-dependencies"

@@ -1,6 +1,6 @@
-"""The .rpm, built and installed into a root of its own.
+"""The .rpm, built and installed into a separate root.
 
-No Fedora is at hand: dependencies are not resolved, and scriptlets do not run.
+This is not Fedora: dependencies are not resolved, and scriptlets do not run.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
 
 
 def pinned() -> dict[str, str]:
-    """Versions by package for the interpreter that runs this."""
+    """Versions by package for the running interpreter."""
     lines = (line.partition(" #")[0] for line in CONSTRAINTS.splitlines() if not line.startswith("#"))
     requirements = [Requirement(line) for line in lines]
     return {
@@ -45,7 +45,7 @@ def test_installed_packages_have_the_versions_of_the_constraints() -> None:
     for built_against_the_system in (
         "libvirt-python",
         "mpi4py",
-    ):  # kept by set-up as long as they can be imported
+    ):  # set-up keeps these as long as they can be imported
         del versions[built_against_the_system]
     installed = {canonicalize_name(dist.name): dist.version for dist in importlib.metadata.distributions()}
     assert versions.keys() & installed.keys() > {"numpy", "typer", "pytest"}

@@ -1,4 +1,4 @@
-"""Units, users and directories, checked offline by systemd's own tools."""
+"""Units, users and directories, checked offline with systemd's own tools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_EXPOSURE = {"slo-ctld.service": 27, "slo-ctl-ftl@.service": 10, "slo-ctl-pr
 """Tenths of 10."""
 SERVICES = tuple(MOST_EXPOSURE)
 WITHOUT_NVME = 24
-"""The daemon with the settings that its unit names for hosts without NVMe drives."""
+"""The daemon's unit with the settings that it suggests for hosts without NVMe drives."""
 
 
 def systemd(*command: str | Path) -> subprocess.CompletedProcess[str]:
@@ -35,7 +35,7 @@ def systemd(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def instances(installed: Installed, tmp_path: Path) -> Path:
-    """The installed units, templates as one of their instances each."""
+    """The installed units, with one instance of each template."""
     for unit in installed.units.iterdir():
         shutil.copy(unit, tmp_path / unit.name.replace("@.", f"@{INSTANCE}."))
     return tmp_path
@@ -46,7 +46,7 @@ def programs(unit: str) -> list[str]:
 
 
 def test_systemd_understands_every_line(instances: Path) -> None:
-    """An unknown key or value is only warned about: there must be no warning."""
+    """systemd only warns about an unknown key or value: there must be no warning."""
     done = systemd("systemd-analyze", "verify", "--man=no", *sorted(instances.iterdir()))
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -82,7 +82,7 @@ def test_drop_in_for_tracing_is_understood_and_adds_two_tenths(instances: Path, 
 
 
 def exposed_above(unit: Path, tenths: int) -> str:
-    """The table of what it is exposed to, where that is more."""
+    """systemd's table of exposures, if the total exceeds the threshold."""
     done = systemd(
         "systemd-analyze", "security", "--offline=true", f"--threshold={tenths}", "--no-pager", unit
     )
@@ -90,7 +90,7 @@ def exposed_above(unit: Path, tenths: int) -> str:
 
 
 def test_unit_without_sandbox_is_above_the_threshold(instances: Path) -> None:
-    """A unit that locks nothing away is above it."""
+    """A unit without any sandbox exceeds the threshold."""
     bare = instances / "bare.service"
     bare.write_text("[Service]\nExecStart=/bin/true\n")
     assert exposed_above(bare, MOST_EXPOSURE["slo-ctld.service"]) != ""
@@ -107,7 +107,7 @@ def test_programs_of_units_are_installed(installed: Installed, name: str) -> Non
 
 
 def test_every_capability_has_a_reason() -> None:
-    """In the comment just above."""
+    """The reason is in the comment just above."""
     for name in SERVICES:
         comment = ""
         for line in (TREE / "systemd" / name).read_text().splitlines():
@@ -170,7 +170,7 @@ def test_idle_device_is_distinguished_from_one_in_use(tmp_path: Path) -> None:
         )
         try:
             deadline = time.monotonic() + 60
-            while is_idle(device) != 1:  # it may not have begun to read yet
+            while is_idle(device) != 1:  # dd may not have begun to read yet
                 assert time.monotonic() < deadline
         finally:
             os.killpg(reader.pid, signal.SIGKILL)
@@ -180,5 +180,5 @@ def test_idle_device_is_distinguished_from_one_in_use(tmp_path: Path) -> None:
 
 
 def test_path_that_is_not_a_block_device_fails() -> None:
-    """Which systemd tells apart from `not now`."""
+    """systemd distinguishes a failure from `not now`."""
     assert is_idle("/dev/null") == 255

@@ -1,4 +1,4 @@
-"""The wheel: with the server of devices in it, which works in an environment without this tree."""
+"""The wheel contains the server of devices and works in an environment without this tree."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_has_neither_sources_of_the_core_nor_inputs_of_fuzzing(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert INSIDE in names
-    assert "slo_ctl/cli/guest/bare_writer.c" in names, "what guests of `slo-ctl try` boot"
+    assert "slo_ctl/cli/guest/bare_writer.c" in names, "the program that guests of `slo-ctl try` boot"
     assert not [name for name in names if name.endswith(".rs") or "/fuzz/" in name]
 
 
 def test_server_in_the_wheel_does_not_depend_on_the_directory_of_the_tree(wheel: Path) -> None:
-    """Neither by a path nor by its build ID, which is made from paths."""
+    """Neither by a path nor by its build ID, which depends on paths."""
     server = zipfile.ZipFile(wheel).read(INSIDE)
     assert server.startswith(b"\x7fELF")
     for part in (b".note.gnu.build-id", bytes(TREE)):
@@ -84,7 +84,7 @@ def test_server_in_the_wheel_does_not_depend_on_the_directory_of_the_tree(wheel:
 
 
 def test_installed_wheel_serves_a_device(wheel: Path, tmp_path: Path) -> None:
-    """Our own dependencies come from this environment, everything of slo-ctl from the wheel."""
+    """Dependencies come from this environment, all of slo-ctl from the wheel."""
     environment = tmp_path / "environment"
     program = environment / "bin" / "slo-ctl"
     python = [sys.executable, "-m"]

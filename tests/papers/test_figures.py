@@ -1,4 +1,4 @@
-"""Every figure of the papers, small and with few seeds: its rules hold, or differ for the reason given."""
+"""Every figure of the papers, small and with few seeds: its rules hold, or differ for the stated reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from papers.outcome import BEYOND, FIGURES, PAPERS, Agreement, judge, run_figure
 from slo_ctl.base.progress import Silent
 
 FIGURE_KEY = re.compile(r"[a-z0-9-]+:[a-z0-9]+(-[a-z0-9]+)*")
-"""PAPER:FIGURE, to be typed."""
+"""PAPER:FIGURE, as on the command line."""
 IN_REAL_TIME = {"fast15:1", "serra:real-drive"}
 """Run by tests/real/test_figures_in_real_time.py."""
 WITH_TRACES = ("fast15:3-real-traces", "fast15:4-real-traces")
@@ -46,7 +46,7 @@ _TOGETHER = (
         and key not in IN_REAL_TIME
     ),
 )
-"""Figures of the same measurements, which one process makes once."""
+"""Figures from the same measurements, which one process computes once."""
 RUN = [
     *_TOGETHER,
     *(
@@ -177,7 +177,7 @@ def test_a_number_that_a_seed_did_not_measure_is_left_out() -> None:
         ((1.0, 2.0, 3.0), -0.5, 4.5, True),
         ((1.0, 2.0, 3.0), -0.4, 5.0, False),
         ((1.0, 2.0, 3.0), -1.0, 4.4, False),
-        # One seed says nothing about the spread.
+        # One seed has no spread.
         ((2.0,), 0.0, 4.0, False),
     ],
 )

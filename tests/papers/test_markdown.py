@@ -1,4 +1,4 @@
-"""docs/papers.md: whose statement is judged, what is said once, and that it is what docs/papers.json says."""
+"""docs/papers.md: judgement of each statement, abridged repetitions, agreement with docs/papers.json."""
 
 from __future__ import annotations
 

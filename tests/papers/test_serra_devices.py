@@ -1,4 +1,4 @@
-"""Devices in virtual time: what their data sheets say comes out again, and SeRRa estimates them."""
+"""Devices in virtual time: they reproduce their data sheets, and SeRRa can estimate them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MIB = 1 << 20
 
 
 def test_random_access_time_matches_calculation_by_hand() -> None:
-    # Over the whole of a disk: average seek, half a revolution, a command, and the transfer.
+    # Over the whole disk: average seek, half a revolution, a command, and the transfer.
     parameters = ArrayParameters(BARRACUDA_XT, file_bytes=2_000_000_000_000 // 50 * 49, placed_within=1.0)
-    # A minute has 5000 of the 30 million requests that the whole test would draw.
+    # A minute has 5000 of the 30 million requests of the whole test.
     found = DiskArray(parameters, 1).measure(RAND_READ, 65536, 0, 60.0, Part(end=1))
     assert found.elapsed_s >= 60.0
     expected = 8.5e-3 * 0.98 + 60 / 7200 / 2 + 100e-6 + 65536 / 103.5e6
@@ -75,7 +75,7 @@ def test_the_same_seed_gives_the_same_times() -> None:
 
 @pytest.mark.parametrize(("disk", "disks"), [(BARRACUDA_XT, 1), (CHEETAH_15K7, 2)])
 def test_two_points_estimate_a_disk_within_the_bars(disk: str, disks: int) -> None:
-    """The issue's bars, with a file of the size where bench/serra.py has more."""
+    """The required accuracy, with a file of the size for which bench/serra.py has more."""
     parameters = ArrayParameters(disk, disks=disks, file_bytes=400_000_000)
     complete = measure_completely(DiskArray(parameters, 99), all_sizes(DEFAULT_INTERVALS), tuple(Direction))
     benchmark = DiskArray(parameters, 1)
@@ -121,7 +121,7 @@ def test_a_buffer_hides_the_flash_from_what_it_foresees() -> None:
     )
     # Memblaze on a PBlaze7 7940: 5.96 us.
     assert with_it[SEQ_READ] == pytest.approx(5.96e-6, rel=0.02)
-    # A random read waits for command and flash, one after the other.
+    # A random read waits for command and flash in sequence.
     assert with_it[RAND_READ] == pytest.approx(without[RAND_READ] + Buffer().command_s, rel=0.02)
     assert with_it[RAND_READ] > 5 * with_it[SEQ_READ]
     assert with_it[RAND_WRITE] < without[RAND_WRITE]

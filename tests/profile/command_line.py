@@ -12,22 +12,22 @@ from slo_ctl.cli.app import run
 
 
 class CommandLine:
-    """A command, called with more words; `first` are the words of its own."""
+    """A command that is called with further words, after `first`."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], *first: str, root: Path | None = None) -> None:
-        """`root` is given to it as --root; None: no such option."""
+        """`root` is passed as --root; None: no such option."""
         self._capsys = capsys
         self._first = first
         self._root = root
 
     @property
     def root(self) -> Path:
-        """What it has as --root."""
+        """The value of --root."""
         assert self._root is not None
         return self._root
 
     def verb(self, name: str) -> CommandLine:
-        """One of its verbs."""
+        """One of its subcommands."""
         return CommandLine(self._capsys, *self._first, name, root=self._root)
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
@@ -38,14 +38,14 @@ class CommandLine:
         return status, captured.out, captured.err
 
     def answer(self, *words: str) -> dict[str, Any]:
-        """What it says as JSON."""
+        """Its JSON output."""
         status, out, err = self(*words, "--json")
         assert status == 0, err
         found: dict[str, Any] = json.loads(out)
         return found
 
     def refused(self, *words: str) -> str:
-        """The error, which is one line and a hint."""
+        """Its error, which is one line and a hint."""
         status, out, err = self(*words)
         assert status == 2, (out, err)
         first, hint = err.strip().splitlines()[-2:]
@@ -62,7 +62,7 @@ def device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """An empty directory to be measured."""
+    """An empty directory to measure."""
     folder = tmp_path / "place"
     folder.mkdir()
     return folder

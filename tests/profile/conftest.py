@@ -1,4 +1,4 @@
-"""What tests of this folder share is beside them; commands run below a root of the test's own."""
+"""Adds this folder to the import path; commands use a root of the test."""
 
 from __future__ import annotations
 

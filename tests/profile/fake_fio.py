@@ -1,4 +1,4 @@
-"""A fio that answers by formula, at once; and ones that fail."""
+"""A fio that answers at once by formula, and variants that fail."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ print(str({{"jobs": [job]}}).replace("'", '"'))
 
 
 def install(folder: Path, extra: str = "", bandwidth: str = "1e8") -> Path:
-    """Put it into `folder`, to be first on PATH; returns the log of the jobs it was given.
+    """Install it into `folder`, to be first on PATH; returns the log of its jobs.
 
     `bandwidth` is an expression in bytes/s, which may use `size` and `rw`.
     """
@@ -46,7 +46,7 @@ def install(folder: Path, extra: str = "", bandwidth: str = "1e8") -> Path:
 
 
 def put_first(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Programs in `folder` are found before others."""
+    """Put `folder` first on PATH."""
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
@@ -59,5 +59,5 @@ NO_SPACE = 'sys.exit("fio: io_u error on file x: No space left on device: write 
 
 
 def killed_after(log: Path, count: int) -> str:
-    """Code that has it killed when it is called for the `count` + 1st time."""
+    """Code that kills it when it is called for the `count` + 1st time."""
     return f"if sum(1 for _ in open({str(log)!r})) > {count}: os.kill(os.getpid(), {signal.SIGKILL:d})"

@@ -1,4 +1,4 @@
-"""Measurements by formula, and a benchmark that takes them."""
+"""Measurements by formula, and a benchmark that returns them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slo_ctl.model.measurement import (
 
 SPAN_BYTES = 64 << 20
 TRUE = {SEQ_WRITE: (1e-8, 1e-4), RAND_WRITE: (1e-8, 4e-3), SEQ_READ: (8e-9, 5e-5), RAND_READ: (8e-9, 8e-3)}
-"""Slope (s/byte) and intercept (s) of a device that is slow to seek."""
+"""Slope (s/byte) and intercept (s) of a device with slow seeks."""
 
 
 def true_s(access: Access, size: int) -> float:
@@ -28,7 +28,7 @@ def true_s(access: Access, size: int) -> float:
 
 
 class Formula:
-    """A device of straight lines and some noise, with a clock of its own."""
+    """A device with linear access times and some noise, with its own clock."""
 
     def __init__(self, noise: float = 0.0, seed: int = 1, slowness: float = 1.0) -> None:
         self.clock_s = 0.0

@@ -1,4 +1,4 @@
-"""The file made to be measured, and those that killed profiles left behind."""
+"""The file that is created for measuring, and files that killed profiles left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes: intervals, their mistakes, and what is drawn from them."""
+"""Sizes: intervals, wrong intervals, and points chosen from them."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_directory_is_profiled_and_left_unchanged(cli: CommandLine, fio: Path, p
     for test in tests:
         assert test["direct"] == "1"
         assert "readonly" in test or "write" in test["rw"]
-        # Without it, fio has all CPUs compare their counters before each test.
+        # Without it, fio compares the counters of all CPUs before each test.
         assert test["clocksource"] == "clock_gettime"
 
 
@@ -174,7 +174,7 @@ def test_preconditioning_reports_progress(cli: CommandLine, fio: Path, place: Pa
     assert status == 0
     assert "(28311552 bytes) will be written" in err, "27 times 1 MiB at most"
     shown = cli.answer(str(place), "--show")
-    # A steady fake: two passes and five rounds.
+    # A fio without noise: two passes and five rounds.
     assert shown["conditioning"] == {"written_bytes": 7 << 20, "steady": True}
     file = place / "data"
     file.write_bytes(b"x" * (1 << 20))

@@ -1,4 +1,4 @@
-"""Fits and Student's t: lines are found, outliers leave Theil-Sen alone, quantiles match tables."""
+"""Fits and Student's t: lines are found, outliers do not affect Theil-Sen, quantiles match tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured next, and what ends it."""
+"""The next measurement, and when the profiler stops."""
 
 from __future__ import annotations
 

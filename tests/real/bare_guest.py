@@ -1,4 +1,4 @@
-"""VMs that boot `bare_writer` of slo_ctl/cli/guest, which lets go of its disk when asked."""
+"""VMs that boot `bare_writer` (slo_ctl/cli/guest), which releases its disk on request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slo_ctl.cli.try_clients import compile_program
 
 
 def compile_writer(folder: Path) -> Path:
-    """The program that VMs boot; skips the test where it cannot be made."""
+    """Compile the program that the VMs boot; skip the test if that is not possible."""
     try:
         return compile_program(folder)
     except UserError as error:
@@ -19,7 +19,7 @@ def compile_writer(folder: Path) -> Path:
 
 
 def domain_xml(name: str, program: str, console: str, disk: str = "") -> str:
-    """A VM that boots what `compile_writer` made, with what hot-plugging needs; `disk` is XML."""
+    """Domain XML of a VM that boots the compiled writer and supports hot-plugging; `disk` is XML."""
     return f"""
         <domain type='qemu'><name>{name}</name><memory unit='MiB'>16</memory><vcpu>1</vcpu>
           <os><type arch='x86_64' machine='pc'>hvm</type><kernel>{program}</kernel></os>
@@ -31,5 +31,5 @@ def domain_xml(name: str, program: str, console: str, disk: str = "") -> str:
 
 
 def disk_line(size_bytes: int) -> str:
-    """What a VM says on its console once it has a disk."""
+    """The line that a VM prints on its console after it has found a disk."""
     return f"disk 0x{size_bytes:016x}"

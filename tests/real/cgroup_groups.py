@@ -1,4 +1,4 @@
-"""A loop device of the test's own, and cgroups that account I/O on it."""
+"""A loop device for one test, and cgroups that account I/O on it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIB = 1 << 20
 def loop_device(
     size_bytes: int, scheduler: str = "none", **iosched: int
 ) -> Iterator[tuple[str, DeviceNumber]]:
-    """Its path and number; backed by a file that is written once, so that its blocks are there."""
+    """Path and number of the device. Its file is written once, so that all blocks are allocated."""
     if os.geteuid() != 0:
         pytest.skip("a loop device needs root")
     with tempfile.TemporaryDirectory(prefix="slo-ctl-loop-", dir="/var/tmp") as folder:
@@ -45,7 +45,7 @@ def loop_device(
         if made.returncode != 0:
             pytest.skip(f"no loop device can be made here: {made.stderr.strip()}")
         path = made.stdout.strip()
-        # The number is somebody else's next, and would come with the scheduler of this test.
+        # The next user of this device number would get the scheduler of this test.
         queue = Path("/sys/block") / Path(path).name / "queue"
         before = re.findall(r"\[(.*)\]", (queue / "scheduler").read_text())
         try:
@@ -74,7 +74,7 @@ REMOVED_S = 60.0
 
 
 def remove_group(folder: Path) -> None:
-    """Remove a cgroup once its last process is gone: one that was killed is in it a moment longer."""
+    """Remove a cgroup after its last process has left: a killed process stays in it for a moment."""
     deadline = time.monotonic() + REMOVED_S
     while folder.exists():
         try:
@@ -89,7 +89,7 @@ def remove_group(folder: Path) -> None:
 
 @contextmanager
 def groups(tree: CgroupTree, *names: str) -> Iterator[list[str]]:
-    """Groups below one of the test's own, as in /proc/PID/cgroup."""
+    """Groups below a group of this test, as in /proc/PID/cgroup."""
     parent = tree.root / f"slo-ctl-test-{uuid.uuid4().hex[:8]}"
     made: list[Path] = []
     try:
@@ -107,11 +107,11 @@ def groups(tree: CgroupTree, *names: str) -> Iterator[list[str]]:
 
 @cache
 def prompt() -> tuple[str, ...]:
-    """What goes before the command of a client so that it never waits for a CPU while others work, as root.
+    """The command prefix that gives a client real-time CPU priority, as root.
 
-    A client that waits leaves its queue empty and its share to whoever comes first: weights 1:3:6 on a loop
-    device with bfq gave 0.38, 0.30 and 0.32 beside seven busy loops, and with this 0.10, 0.30 and 0.60.
-    Its I/O stays that of everybody: what runs at once is otherwise served at once, and nobody else at all.
+    A client that waits for a CPU leaves its queue empty, and the others take its share: weights 1:3:6 on a
+    loop device with bfq gave 0.38, 0.30 and 0.32 beside seven busy loops, and 0.10, 0.30 and 0.60 with this
+    prefix. The I/O class stays best-effort: bfq serves real-time I/O first and starves all other I/O.
     """
     words = ("ionice", "--class", "2", "--classdata", "4", "chrt", "--rr", "1")
     if shutil.which("ionice") is None or shutil.which("chrt") is None:
@@ -122,7 +122,7 @@ def prompt() -> tuple[str, ...]:
 
 @contextmanager
 def prompted() -> Iterator[None]:
-    """Whatever is started meanwhile is started as with `prompt`, where that is allowed."""
+    """Start all processes of the block with `prompt`, where that is permitted."""
     if not prompt():
         yield
         return
@@ -137,7 +137,7 @@ def prompted() -> Iterator[None]:
 
 
 def fio(cgroup: str, path: str, *options: str) -> subprocess.Popen[str]:
-    """Start fio in a v1 group by cgroup-tools; its result is JSON on stdout."""
+    """Start fio in a v1 group with cgroup-tools; it prints its result as JSON on stdout."""
     for program in ("fio", "cgexec"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
@@ -154,7 +154,7 @@ def fio(cgroup: str, path: str, *options: str) -> subprocess.Popen[str]:
 
 
 def iops_of(process: subprocess.Popen[str], kind: str) -> float:
-    """The result of a `fio`, once it has ended."""
+    """IOPS of a `fio` process; waits for its end."""
     out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     return float(json.loads(out)["jobs"][0][kind]["iops"])

@@ -1,4 +1,4 @@
-"""A real browser for tests of pages."""
+"""A headless Chromium for tests of pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BROWSERS = ("chromium-headless-shell", "chromium")
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The browser; the test is skipped where none is installed."""
+    """A browser; the test is skipped if none is installed."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
         pytest.skip("no Chromium is installed (Debian's package chromium-headless-shell)")

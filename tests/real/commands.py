@@ -1,4 +1,4 @@
-"""`slo-ctl` in this process for commands of which only the output matters: an interpreter starts slowly."""
+"""Run `slo-ctl` in this process if only the output matters: starting an interpreter is slow."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from slo_ctl.cli import app
 
 
 def slo_ctl(*words: str) -> str:
-    """What a command prints that succeeds."""
+    """Run a command that must succeed and return its output."""
     status, out, err = _run(words)
     assert status == 0, out + err
     return out
 
 
 def refused(*words: str) -> str:
-    """What a command says of why it is refused."""
+    """Run a command that must be refused and return its error message."""
     status, out, err = _run(words)
     assert status == 2, out + err
     assert "Traceback" not in err
@@ -37,23 +37,23 @@ def _run(words: tuple[str, ...]) -> tuple[int, str, str]:
 
 @dataclass(frozen=True)
 class DeviceCommand:
-    """A verb of `slo-ctl device` that measures a target."""
+    """A subcommand of `slo-ctl device` that measures a target."""
 
     verb: str
 
     def line(self, root: Path, *words: str) -> list[str]:
-        """What a shell would be given."""
+        """The command line."""
         return [sys.executable, "-m", "slo_ctl.cli", "device", self.verb, *words, "--root", str(root)]
 
     def measure(self, root: Path, *words: str) -> dict[str, Any]:
-        """The result, measured by a process of its own."""
+        """Measure in a separate process and return the result."""
         done = subprocess.run(self.line(root, *words, "--json"), capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
     def refused(self, root: Path, *words: str) -> str:
-        """What it says of why it does not measure."""
+        """The error message of a measurement that is refused."""
         return refused("device", self.verb, *words, "--root", str(root))
 
     def shown(self, root: Path, target: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A running `slo-ctl daemon`, and fio clients in cgroups of the test's own."""
+"""A running `slo-ctl daemon`, and fio clients in cgroups of this test."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from slo_ctl.profile.fio import CLOCK
 
 
 def row_of(status: HostStatus, vm: str) -> VmStatus:
-    """What this status says of a VM, which is one of the configuration's and hence in all of them."""
+    """The row of a VM in the configuration; every status has one."""
     return next(row for row in status.vms if row.vm == vm)
 
 
 class DaemonProcess(OwnProcess):
-    """A daemon below `root`, ready."""
+    """A daemon below `root` that is ready."""
 
     def __init__(self, root: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
         super().__init__("daemon", "--root", str(root), *options, environment=environment)
@@ -47,7 +47,7 @@ class DaemonProcess(OwnProcess):
         return row_of(self.status(), name)
 
     def epochs_in(self, seconds: float) -> int:
-        """How many are completed in that time."""
+        """Number of epochs completed in this time."""
         before = int(self.api.get("/v1/health")["epochs"])
         time.sleep(seconds)
         return int(self.api.get("/v1/health")["epochs"]) - before
@@ -59,14 +59,14 @@ class DaemonProcess(OwnProcess):
     def eventually(
         self, what: str, holds: Callable[[HostStatus], Any], timeout_s: float = TIMEOUT_S
     ) -> HostStatus:
-        """Wait for a status of which `holds`; returns it, as the next one may be another."""
+        """Wait for a status for which `holds` is true, and return it: the next one may differ."""
         found, status = self._wait_for(holds, timeout_s)
         if found and status is not None:
             return status
         raise AssertionError(f"not within {timeout_s} s: {what}: {status}\n{self.log()}")
 
     def becomes(self, holds: Callable[[HostStatus], Any], within_s: float) -> bool:
-        """Whether there is a status of which `holds` in this time."""
+        """Whether `holds` is true for a status within this time."""
         return self._wait_for(holds, within_s)[0]
 
     def _wait_for(
@@ -96,14 +96,14 @@ def running(
 
 
 def free_address() -> str:
-    """It may be somebody's a moment later."""
+    """A free address; another process may take it at any time."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def with_listener(root: Path, config: str, table: str, tries: int = 5) -> tuple[DaemonProcess, str]:
-    """A daemon, and the address where it serves `table`: metrics or page."""
+    """A daemon, and the address where it serves `table` (metrics or page)."""
     address = free_address()
     (root / "slo-ctl.toml").write_text(f'{config}[{table}]\nlisten = "{address}"\n')
     try:
@@ -115,7 +115,7 @@ def with_listener(root: Path, config: str, table: str, tries: int = 5) -> tuple[
 
 
 class Cgroups:
-    """Groups of the test's own in the tree that accounts block I/O."""
+    """Groups of this test in the tree that accounts block I/O."""
 
     def __init__(self, names: list[str]) -> None:
         tree = find_tree()
@@ -148,7 +148,7 @@ def cgroups(*names: str) -> Iterator[Cgroups]:
 
 
 class Clients:
-    """fio processes, each put into its group before it starts."""
+    """fio processes, each moved into its group before it starts."""
 
     def __init__(self, groups: Cgroups, folder: Path) -> None:
         self._groups = groups

@@ -1,4 +1,4 @@
-"""A Dask scheduler and a worker on each host, which are network namespaces of this machine."""
+"""A Dask scheduler and one worker per host; the hosts are network namespaces of this machine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ CONFIGURATION = Path(__file__).parents[2] / "etc" / "dask" / "slo-ctl.yaml"
 
 
 class DaskCluster:
-    """Its processes; ended with it."""
+    """The processes of a cluster; `close` ends them."""
 
     def __init__(self, hosts: Hosts, folder: Path, workers: int = len(HOSTS)) -> None:
-        """`folder`: workers keep their files there."""
+        """`folder`: where workers keep their files."""
         self._hosts = hosts
         self._folder = folder
         self._workers = HOSTS[:workers]
@@ -38,11 +38,11 @@ class DaskCluster:
             _kill(process)
 
     def lose(self, host: int) -> None:
-        """Its power fails: the worker, and the nanny that would start another, are killed at once."""
+        """Simulate a power failure: kill the worker together with the nanny that would restart it."""
         _kill(self._processes[host])
 
     def worker_on(self, host: int) -> int:
-        """Process id of what runs replays there: the child of its nanny; 0: there is none yet."""
+        """PID of the process that runs replays on a host (the child of its nanny); 0 if there is none yet."""
         for pid in self._hosts.pids_on(host):
             if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return pid
@@ -50,7 +50,7 @@ class DaskCluster:
 
     def _start(self, place: int, command: list[str]) -> None:
         quiet = subprocess.DEVNULL
-        # A group of its own, so that all of a host ends together.
+        # A process group per host, so that all processes of a host can be killed at once.
         self._processes[place] = subprocess.Popen(
             command,
             stdout=quiet,

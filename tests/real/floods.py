@@ -1,6 +1,6 @@
-"""Clients that keep eight requests of a namespace outstanding, through any front end.
+"""Clients that keep eight requests to a namespace outstanding, over any front end.
 
-In a process of their own: who measures does not wait for this one's lock of the interpreter.
+They run in a separate process, so that the measuring process does not wait for their interpreter lock.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ VHOST_KINDS = {
     "zeroes": vhost_user_client.WRITE_ZEROES,
 }
 _CHAIN = 128
-"""Descriptors of a vhost-user request at most: header, 126 segments, status."""
+"""Maximum descriptors of a vhost-user request: header, 126 segments, status."""
 
 
 def nbd_request(kind: int, offset: int, length: int) -> bytes:
-    """The header of a request, with its offset as cookie."""
+    """A request header whose cookie is the offset."""
     return struct.pack(">IHHQQI", REQUEST_MAGIC, 0, kind, offset, offset, length)
 
 
 @dataclass(frozen=True)
 class Way:
-    """Where a namespace is reached."""
+    """The addresses of a namespace on all front ends."""
 
     namespace: str
     nbd: str
@@ -63,7 +63,7 @@ class Way:
 
 
 def over_nbd(way: Way, kind: str, total: int, each: int) -> None:
-    """So many bytes of a namespace, in requests of `each`, over NBD."""
+    """Transfer `total` bytes of a namespace over NBD, in requests of `each` bytes."""
     with NbdClient(Path(way.nbd), way.namespace) as client:
         payload = b"y" * each if kind == "write" else b""
 
@@ -86,7 +86,7 @@ def over_nbd(way: Way, kind: str, total: int, each: int) -> None:
 
 
 def over_nvme_tcp(way: Way, kind: str, total: int, each: int) -> None:
-    """The same over NVMe/TCP, with a queue for each request that is outstanding."""
+    """The same over NVMe/TCP, with one queue per outstanding request."""
     host, _, port = way.nvme_tcp.rpartition(":")
     address, nsid = (host, int(port)), way.nsid
 
@@ -99,7 +99,7 @@ def over_nvme_tcp(way: Way, kind: str, total: int, each: int) -> None:
         elif kind == "zeroes":
             queue.send(_NVME_ZEROES, nsid, struct.pack("<QI", block, blocks - 1), b"")
         else:
-            # A range is context attributes, length, first block.
+            # A range consists of context attributes, length and first block.
             ranges = struct.pack("<IIQ", 0, blocks, block)
             queue.send(_NVME_DATASETS, nsid, struct.pack("<II", 0, _DEALLOCATE), ranges)
 
@@ -119,7 +119,7 @@ def over_nvme_tcp(way: Way, kind: str, total: int, each: int) -> None:
 
 
 def over_vhost_user(way: Way, kind: str, total: int, each: int) -> None:
-    """The same over vhost-user. All segments of a request are one buffer, which has more than one reader."""
+    """The same over vhost-user. All segments of a request are the same buffer, which has several readers."""
     with VhostUserClient(Path(way.vhost_user), size=_CHAIN * QUEUE_DEPTH) as client:
         free = [number * _CHAIN for number in range(QUEUE_DEPTH)]
         begun = done = 0
@@ -147,17 +147,17 @@ FLOODS: dict[str, Callable[[Way, str, int, int], None]] = {
     "NVMe/TCP": over_nvme_tcp,
     "vhost-user": over_vhost_user,
 }
-"""By front end: what sends so many bytes to a namespace, in requests of such a size, eight at once."""
+"""By front end: the function that transfers the bytes, with eight requests outstanding."""
 MOST_BYTES = {
     "NBD": {"read": 32 * MIB, "write": 32 * MIB, "discard": GIB, "zeroes": GIB},
     "NVMe/TCP": {"read": MIB, "write": MIB, "discard": GIB, "zeroes": 32 * MIB},
     "vhost-user": {"read": 126 << 16, "write": 126 << 16, "discard": GIB, "zeroes": GIB},
 }
-"""That one request may have, or as much of it as matters here."""
+"""Maximum bytes of one request, or a value large enough for these tests."""
 
 
 def flood(front_end: str, way: Way, kind: str, total: int, each: int) -> None:
-    """Send so many bytes, from another process."""
+    """Run the transfer in another process."""
     what = json.dumps([front_end, asdict(way), kind, total, each])
     subprocess.run([sys.executable, __file__, what], check=True, timeout=10 * READY_S)
 

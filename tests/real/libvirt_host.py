@@ -1,12 +1,12 @@
-"""A libvirtd of the test's own, which can be killed, stopped and started without anybody else noticing.
+"""A private libvirtd that can be killed, stopped and started without affecting the one of the host.
 
-Its state is in a mount namespace of its own, so that several can run at a time, beside that of the host. Use:
+Its state is in its own mount namespace, so that several can run at once. Use:
 
     from libvirt_host import LibvirtHost, libvirt_host  # noqa: F401 - a fixture, one libvirtd for the module
     def test_it(libvirt_host: LibvirtHost) -> None:
         domain = libvirt_host.start_domain("name")  # destroyed by the fixture
 
-`libvirt_host.folder` can be reached by QEMU's own user, `libvirt_host.uri` goes to `--connect` and to the
+QEMU's user can access `libvirt_host.folder`. `libvirt_host.uri` is the value for `--connect` and for the
 configuration.
 """
 
@@ -36,8 +36,8 @@ _OWN_FOLDERS = ("/run/libvirt", "/var/lib/libvirt", "/etc/libvirt", "/var/cache/
 _PROGRAMS = ("libvirtd", "virtlogd", "qemu-system-x86_64", "unshare")
 
 
-# Starts what it is told, one JSON list a line, and says the process number. It reaps all processes below it,
-# also QEMUs that libvirtd leaves to init: while nobody does, libvirtd waits 40 s for each to be gone.
+# Starts each command it reads (a JSON list per line) and prints its PID. It reaps all processes below it,
+# including QEMU processes that libvirtd leaves to init: libvirtd waits 40 s for each zombie to be reaped.
 _HOLDER = """
 import ctypes, json, os, signal, sys
 
@@ -60,7 +60,7 @@ for line in sys.stdin:
 
 
 class LibvirtHost:
-    """A libvirtd with VMs that QEMU emulates."""
+    """A libvirtd whose VMs are emulated by QEMU."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -70,16 +70,16 @@ class LibvirtHost:
         self._made: list[Any] = []
         self._virtlogd: int | None = None
         self.pid: int | None = None
-        """Of the libvirtd that runs now."""
+        """PID of the libvirtd that runs now."""
         mounts = " && ".join(f"mkdir -p {each} && mount -t tmpfs none {each}" for each in _OWN_FOLDERS)
-        # Where QEMU as root can use KVM and its own user cannot, libvirt takes what it knows of QEMU for
-        # outdated whenever it looks, and probes it ten times for each VM. Nobody here needs KVM.
+        # If root can use KVM but QEMU's user cannot, libvirt regards its cached capabilities of QEMU as old
+        # and probes QEMU ten times for each VM. These tests do not use KVM.
         no_kvm = folder / "no-kvm"
         no_kvm.touch(mode=0)
         mounts += f" && if [ -e /dev/kvm ]; then mount --bind '{no_kvm}' /dev/kvm; fi"
-        # libvirt cannot take that mount along into a /dev of each VM's own.
+        # libvirt cannot move that mount into the private /dev of a VM.
         mounts += " && echo 'namespaces = []' > /etc/libvirt/qemu.conf"
-        # Mount namespace and processes end with its input.
+        # Closing its stdin ends the mount namespace and all processes.
         script = f'{mounts} && exec "$0" -c "$1"'
         unshare = ("unshare", "--mount", "--propagation", "private")
         self._holder = subprocess.Popen(
@@ -99,7 +99,7 @@ class LibvirtHost:
         return self._holder.stdout.readline().strip()
 
     def _inside(self, *command: str) -> int:
-        """Start a program in the namespace; returns its process number."""
+        """Start a program in the namespace and return its PID."""
         assert self._holder.stdin is not None
         self._holder.stdin.write(json.dumps(command) + "\n")
         self._holder.stdin.flush()
@@ -111,11 +111,11 @@ class LibvirtHost:
         return Path(f"/proc/{self._holder.pid}/root/etc/libvirt")
 
     def log(self) -> str:
-        """The end of what libvirtd said."""
+        """The end of libvirtd's log."""
         return (self.folder / "log").read_text(errors="replace")[-800:]
 
     def start(self) -> None:
-        """Start libvirtd and wait until it answers; skips the test when it does not."""
+        """Start libvirtd and wait until it answers; skip the test if it does not."""
         self.pid = self._inside(
             "libvirtd", "-f", str(self.folder / "libvirtd.conf"), "-p", str(self.folder / "libvirtd.pid")
         )
@@ -136,13 +136,13 @@ class LibvirtHost:
         return True
 
     def kill(self) -> None:
-        """SIGKILL to libvirtd; its VMs continue."""
+        """Send SIGKILL to libvirtd; its VMs continue."""
         assert self.pid is not None
         end(self.pid, signal.SIGKILL)
         self.pid = None
 
     def freeze(self) -> None:
-        """SIGSTOP: it answers nothing until `thaw`."""
+        """Send SIGSTOP to libvirtd: it does not answer until `thaw`."""
         assert self.pid is not None
         os.kill(self.pid, signal.SIGSTOP)
 
@@ -152,20 +152,20 @@ class LibvirtHost:
         os.kill(self.pid, signal.SIGCONT)
 
     def connect(self) -> Any:
-        """A connection that may change things; the caller closes it."""
+        """Open a read-write connection; the caller closes it."""
         import libvirt
 
         return libvirt.open(self.uri)
 
     def image(self, name: str, size_bytes: int = 1 << 20) -> Path:
-        """A sparse disk image."""
+        """Create a sparse disk image."""
         path = self.folder / name
         with path.open("wb") as file:
             file.truncate(size_bytes)
         return path
 
     def start_domain(self, name: str, *, disks: str | None = None, metadata: str = "") -> Any:
-        """A transient running VM that boots nothing. `disks` is XML; by default one image as `vda`."""
+        """Start a transient VM without a bootable disk. `disks` is XML; the default is one image as `vda`."""
         import libvirt
 
         xml = domain_xml(name, self._default_disk(name) if disks is None else disks, metadata)
@@ -182,7 +182,7 @@ class LibvirtHost:
         return disk_xml(self.image(f"{name}.img"), "vda")
 
     def close(self) -> None:
-        """Stop everything, the VMs too."""
+        """Stop libvirtd and all VMs."""
         if self.pid is not None:
             self.thaw()
             self._destroy_all()
@@ -200,10 +200,10 @@ class LibvirtHost:
         self._log.close()
 
     def _destroy_all(self) -> None:
-        """By libvirt, so that it removes their cgroups."""
+        """Destroy all VMs through libvirt, which removes their cgroups."""
         import libvirt
 
-        with suppress(libvirt.libvirtError):  # what it cannot end is killed
+        with suppress(libvirt.libvirtError):  # remaining VMs are killed below
             connection = self.connect()
             for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
                 domain.destroy()
@@ -220,7 +220,7 @@ class LibvirtHost:
 
 
 def domain_xml(name: str, disks: str, metadata: str = "") -> str:
-    """A VM that finds nothing to boot."""
+    """Domain XML of a VM without a bootable disk."""
     return f"""
         <domain type='qemu'><name>{name}</name><metadata>{metadata}</metadata>
           <memory unit='MiB'>32</memory><vcpu>1</vcpu>
@@ -239,7 +239,7 @@ def disk_xml(image: Path, target: str) -> str:
 
 
 def runs(pid: int) -> bool:
-    """Whether the process is there."""
+    """Whether the process exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -248,7 +248,7 @@ def runs(pid: int) -> bool:
 
 
 def end(pid: int, number: int = signal.SIGTERM) -> None:
-    """End a process that somebody else reaps, and wait until it is gone."""
+    """End a process whose parent is another process, and wait until it is gone."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
     deadline = time.monotonic() + START_S
@@ -260,13 +260,13 @@ def end(pid: int, number: int = signal.SIGTERM) -> None:
 
 
 def partitions() -> set[Path]:
-    """What libvirtd makes for its VMs on a host without systemd, and leaves behind."""
+    """Cgroups that libvirtd creates for its VMs on a host without systemd and does not remove."""
     return {*DEFAULT_ROOT.glob("machine"), *DEFAULT_ROOT.glob("*/machine")}
 
 
 @pytest.fixture(scope="module")
 def libvirt_host() -> Iterator[LibvirtHost]:
-    """A running libvirtd with nothing on it."""
+    """A running libvirtd without VMs."""
     pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
@@ -282,5 +282,5 @@ def libvirt_host() -> Iterator[LibvirtHost]:
             host.close()
             for left in partitions() - before:
                 for folder, _, _ in os.walk(left, topdown=False):
-                    with suppress(OSError):  # somebody uses it by now
+                    with suppress(OSError):  # another process may use it now
                         Path(folder).rmdir()

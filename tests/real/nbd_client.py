@@ -1,4 +1,4 @@
-"""A small NBD client: enough to write, read and flush, and to misbehave."""
+"""A small NBD client: it writes, reads and flushes, and can violate the protocol."""
 
 from __future__ import annotations
 

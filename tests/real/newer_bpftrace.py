@@ -1,7 +1,7 @@
-"""A bpftrace that attaches to raw tracepoints: the system's, or Debian 13's below build/bpftrace.
+"""A bpftrace that attaches to raw tracepoints: that of the system, or that of Debian 13 below build/bpftrace.
 
-`python -m newer_bpftrace` unpacks the latter (15 s, 290 MB), where the system has none that is new enough;
-nothing of the system's packages is touched.
+If that of the system is too old, `python -m newer_bpftrace` unpacks Debian's (15 s, 290 MB) without
+changing packages of the system.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNPACK_S = 600.0
 
 
 def search_path() -> str:
-    """A value of PATH with which one that is new enough is found; skips the test where there is none."""
+    """A value of PATH that finds a bpftrace which is new enough; skips the test if there is none."""
     if os.geteuid() != 0:
         pytest.skip("tracing needs root")
     own = FOLDER / "bin"
@@ -41,7 +41,7 @@ def search_path() -> str:
 
 
 def unpack() -> None:
-    """Into `FOLDER`, with a script that runs it by its own libraries. Raises CannotBuildError."""
+    """Unpack into `FOLDER`, with a script that runs it with its own libraries. Raises CannotBuildError."""
     partial = FOLDER.with_name("bpftrace.new")
     shutil.rmtree(partial, ignore_errors=True)
     options = ["--variant=extract", f"--include={PROGRAM}", "--dpkgopt=path-exclude=/usr/share/*"]
@@ -64,7 +64,7 @@ def unpack() -> None:
 
 
 def files() -> list[Path]:
-    """What is needed to run it, of what was unpacked."""
+    """The unpacked files that are needed to run it."""
     libraries, program = FOLDER / _LIBRARIES, FOLDER / "usr" / "bin" / PROGRAM
     loader = libraries / "ld-linux-x86-64.so.2"
     command = [str(loader), "--library-path", str(libraries), "--list", str(program)]
@@ -74,7 +74,7 @@ def files() -> list[Path]:
 
 
 def main() -> int:
-    """Returns the exit code: 0 done, 1 not possible here."""
+    """Returns the exit code: 0 done, 1 not possible on this machine."""
     try:
         unpack()
     except CannotBuildError as error:

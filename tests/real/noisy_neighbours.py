@@ -45,7 +45,7 @@ def fio_on(path: str, vm: str) -> tuple[str, ...]:
 
 
 def let_the_kernel_count(groups: Cgroups, number: DeviceNumber, vms: Sequence[str] = VMS) -> None:
-    """A limit far above what the device does: v1 counts nothing without one."""
+    """Set a limit far above the speed of the device: cgroup v1 counts nothing without a limit."""
     for vm in vms:
         file = groups.folder(vm) / "blkio.throttle.read_iops_device"
         if not file.exists():
@@ -63,7 +63,7 @@ def configure(
     window_s: float = 5.0,
     noisy_weight: float = 1.0,
 ) -> None:
-    """`slo` is the key of web's, whose weight is 1; `measured`: latencies of cgroups are."""
+    """`slo` is a key of VM web, whose weight is 1; `measured` enables latencies of cgroups."""
     places = {vm: groups.path(vm) for vm in VMS}
     times = {"window_s": window_s, "epoch_ms": 100 * window_s}
     measuring = str(measured).lower()
@@ -72,7 +72,7 @@ def configure(
 
 
 def reads(groups: Cgroups, number: DeviceNumber, vms: Sequence[str] = VMS) -> dict[str, int]:
-    """What each has read so far, in requests."""
+    """Number of read requests of each VM so far."""
     tree = find_tree()
     assert tree is not None
     counters = {vm: read_counters(tree, groups.path(vm), print).get(number) for vm in vms}

@@ -1,4 +1,4 @@
-"""A host that speaks NVMe/TCP without digests, as far as tests need it."""
+"""A minimal NVMe/TCP host without digests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENABLE = 6 << 16 | 4 << 20 | 1
 
 
 class NvmeQueue:
-    """One queue of a controller: the Admin Queue (0) makes the controller, others name it."""
+    """A queue of a controller: the Admin Queue (0) creates the controller, I/O queues refer to it."""
 
     def __init__(self, address: tuple[str, int], nqn: str, number: int = 0, controller: int = 0xFFFF) -> None:
         self._socket = socket.create_connection(address, timeout=60)
@@ -49,25 +49,25 @@ class NvmeQueue:
         return self._run(_IDENTIFY, namespace, struct.pack("<I", structure), expected=4096)[1]
 
     def admin(self, opcode: int, namespace: int, words: bytes, length: int) -> bytes:
-        """Any other command; `words` are the command dwords from 10 on, `length` is of the data to come."""
+        """Run another admin command; `words` are command dwords from 10 on, `length` is that of the reply."""
         return self._run(opcode, namespace, words, expected=length)[1]
 
     def read(self, namespace: int, block: int, length: int, flags: int = 0) -> bytes:
-        """Bytes, a multiple of blocks."""
+        """Read `length` bytes, a multiple of the block size."""
         return self._run(_READ, namespace, _blocks(block, length, flags), expected=length)[1]
 
     def write(self, namespace: int, block: int, data: bytes, flags: int = 0) -> None:
-        """The server asks for the data."""
+        """Write; the server requests the data (R2T)."""
         self._run(_WRITE, namespace, _blocks(block, len(data), flags), asked_for=data)
 
     def begin_write(self, namespace: int, block: int, data: bytes) -> int:
-        """A write with its data; returns its number without waiting for the answer."""
+        """Send a write with its data and return its command number without waiting for the completion."""
         descriptor = struct.pack("<QI3xB", 0, len(data), 0x01)
         self._send(_WRITE, namespace, _blocks(block, len(data)), descriptor, data)
         return self._next
 
     def completed(self) -> int:
-        """Wait for the next command to succeed; returns its number."""
+        """Wait for the next completion, which must be successful; returns its command number."""
         kind, head, _ = self._receive()
         assert kind == 5, kind
         number, status = struct.unpack_from("<12xHH", head, 8)
@@ -75,11 +75,11 @@ class NvmeQueue:
         return int(number)
 
     def send(self, opcode: int, namespace: int, words: bytes, data: bytes) -> None:
-        """Any other command of an I/O queue, with its data if it has any."""
+        """Send any other I/O command, with its data if there is any."""
         self._run(opcode, namespace, words, asked_for=data)
 
     def submit_write(self, namespace: int, block: int, length: int) -> None:
-        """A write whose data never comes."""
+        """Send a write without its data."""
         self._send(_WRITE, namespace, _blocks(block, length), struct.pack("<QI3xB", 0, length, 0x5A), b"")
         assert self._receive()[0] == 9
 
@@ -93,7 +93,7 @@ class NvmeQueue:
         asked_for: bytes = b"",
         expected: int = 0,
     ) -> tuple[int, bytes]:
-        """The result of a command, and its data. Raises OSError with the status of one that fails."""
+        """Result and data of a command. Raises OSError with the status of a failed command."""
         length, kind = (len(in_capsule), 0x01) if in_capsule else (len(asked_for) or expected, 0x5A)
         self._send(opcode, namespace, words, struct.pack("<QI3xB", 0, length, kind), in_capsule)
         found = bytearray()
@@ -138,7 +138,7 @@ class NvmeQueue:
 
 @contextmanager
 def io_queue(address: tuple[str, int], nqn: str) -> Iterator[NvmeQueue]:
-    """An I/O queue of a controller of its own."""
+    """An I/O queue of a new controller."""
     with NvmeQueue(address, nqn) as admin, NvmeQueue(address, nqn, 1, admin.controller) as queue:
         yield queue
 

@@ -1,4 +1,4 @@
-"""A `slo-ctl` that continues until it is told to end, in a process of its own."""
+"""A `slo-ctl` command that runs until it is stopped, in a separate process."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from collections.abc import Mapping, Sequence
 from typing import IO
 
 READY_S = 300
-"""For whatever is asked to begin or to end: many times what it takes on a busy machine."""
+"""Timeout for start and stop: many times what they take on a busy machine."""
 
 
 def default_signals() -> None:
-    """A background job of a shell is started with Ctrl-C ignored, one of nohup with SIGHUP too."""
+    """Restore signal handling: shells start background jobs with SIGINT ignored, nohup with SIGHUP too."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def written_to(log: IO[bytes]) -> str:
-    """What another process has written to a file that it got open from this one.
+    """What another process has written to a file whose descriptor it inherited.
 
-    It writes where the descriptor stands, which both share: reading must not move it.
+    Both share the file offset at which the other process writes, so reading must not move it.
     """
     return os.pread(log.fileno(), os.fstat(log.fileno()).st_size, 0).decode()
 
 
 class OwnProcess:
-    """It said that it is ready."""
+    """A process that has reported that it is ready."""
 
     def __init__(
         self, *words: str, environment: Mapping[str, str] | None = None, before: Sequence[str] = ()
     ) -> None:
-        """`words` follow `slo-ctl`; `environment` is added to our own; `before` is a program that runs it.
+        """`words` follow `slo-ctl`; `environment` is added to ours; `before` is a program that runs it.
 
-        Raises AssertionError with its stderr when it ends instead.
+        Raises AssertionError with its stderr if it exits before it is ready.
         """
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self.process = subprocess.Popen(
@@ -53,23 +53,23 @@ class OwnProcess:
                     return
             self.process.wait(READY_S)
         except BaseException:
-            # Nobody has this object yet who could stop the process.
+            # The caller does not have this object yet, so it cannot stop the process.
             self.stop()
             raise
         raise AssertionError(f"not ready: {self.log()}")
 
     def log(self) -> str:
-        """What it said on stderr so far."""
+        """Its stderr so far."""
         return written_to(self._log)
 
     def stop(self) -> int:
-        """SIGTERM, unless it has ended; returns its exit status."""
+        """Send SIGTERM unless it has exited; returns its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(READY_S)
         finally:
-            # One that does not end fails its own test, and is in the way of no other.
+            # A process that does not end fails its own test, but must not disturb later ones.
             self.process.kill()
             self.process.wait()
             if self.process.stdout is not None:

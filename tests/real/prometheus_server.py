@@ -1,4 +1,4 @@
-"""Prometheus and its promtool, as `scripts/setup.sh --real` provides them."""
+"""Prometheus and promtool, as installed by `scripts/setup.sh --real`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RULES = TREE / "etc" / "prometheus" / "slo-ctl.rules.yml"
 
 
 def program(name: str) -> str:
-    """Its path; skips the test where there is none."""
+    """Path of a program; skips the test if it is not installed."""
     found = shutil.which(name) or shutil.which(name, path=str(TREE / "build" / "prometheus"))
     if found is None:
         pytest.skip(f"{name} is not there (scripts/setup.sh --real)")
@@ -31,7 +31,7 @@ def program(name: str) -> str:
 
 
 def promtool(*words: str, stdin: bytes = b"") -> str:
-    """What it says, once it has found nothing wrong."""
+    """Run promtool, which must succeed, and return its output."""
     done = subprocess.run(
         [program("promtool"), *words], input=stdin, capture_output=True, check=False, timeout=READY_S
     )
@@ -41,7 +41,7 @@ def promtool(*words: str, stdin: bytes = b"") -> str:
 
 
 class Prometheus:
-    """A server that scrapes one address twice a second, with our rules."""
+    """A server that scrapes one address twice a second and evaluates our rules."""
 
     def __init__(self, folder: Path, target: str) -> None:
         config = folder / "prometheus.yml"
@@ -66,18 +66,18 @@ class Prometheus:
         )
 
     def ask(self, path: str, **fields: str) -> Any:
-        """The data of a reply of its API."""
+        """The data of an API reply."""
         query = f"?{urllib.parse.urlencode(fields)}" if fields else ""
         with urllib.request.urlopen(f"http://{self._address}/api/v1/{path}{query}", timeout=READY_S) as reply:
             return json.load(reply)["data"]
 
     def query(self, expression: str) -> list[Any]:
-        """What an expression is at the moment, series by series."""
+        """Current value of an expression, series by series."""
         output: list[Any] = self.ask("query", query=expression)["result"]
         return output
 
     def answers(self, expression: str) -> bool:
-        """Whether an expression has a value yet; False while it starts."""
+        """Whether an expression has a value; False while the server starts."""
         assert self._process.poll() is None, Path(self._log.name).read_text()
         try:
             return bool(self.query(expression))
@@ -96,7 +96,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
-    """One that has scraped `target` often enough for rates."""
+    """A server that has scraped `target` often enough to compute rates."""
     server = Prometheus(folder, target)
     try:
         until(lambda: server.answers("rate(slo_ctl_epochs_total[1m])"), "Prometheus has scraped twice")

@@ -1,8 +1,7 @@
-"""Three hosts: network namespaces of this machine, joined by a bridge.
+"""Three hosts: network namespaces of this machine that are connected by a bridge.
 
-The bridge and mpirun, or the scheduler of a Dask cluster, are in a namespace of their own, where neither
-addresses nor firewall rules of this machine matter, such as those that libvirt and podman add while other
-tests run.
+The bridge and mpirun, or the scheduler of a Dask cluster, are in a separate namespace: addresses and firewall
+rules of this machine, such as those that libvirt and podman add while other tests run, do not affect it.
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ import pytest
 
 HOSTS = (1, 2, 3)
 _NETWORK = "198.18.0"
-"""For benchmarks between networks (RFC 2544): nobody's real network."""
+"""Reserved for benchmarks between networks (RFC 2544), so no real network uses it."""
 MIDDLE = f"{_NETWORK}.254"
-"""The address of mpirun and of a scheduler."""
+"""The address of mpirun and of the scheduler."""
 _AGENT = """#!/bin/sh
 # mpirun runs this where it would run ssh: HOST COMMAND...
 host={prefix}${{1##*.}}
 shift
 exec ip netns exec "$host" unshare --uts sh -c "hostname $host; $*"
 """
-"""Each host has a name of its own, as Open MPI's daemons keep their files in a folder named after it. With
-one name for all they make the same folders at once, which fails for one of them ("File exists") in one start
-of seven (17 of 120; none of 120 with names)."""
+"""Each host has its own name, as Open MPI's daemons keep their files in a folder named after it. With one
+name for all hosts they create the same folders at once, which failed in 17 of 120 starts ("File exists")
+and in none of 120 with different names."""
 
 
 def require_mpi() -> None:
-    """Skip, naming what is missing."""
+    """Skip the test if a program is missing, with its name."""
     _require("mpi4py", "mpirun", "ip", "unshare", "hostname", "fio")
 
 
 def require_dask() -> None:
-    """Skip, naming what is missing."""
+    """Skip the test if a program is missing, with its name."""
     _require("distributed", "ip")
 
 
@@ -52,7 +51,7 @@ def _require(package: str, *programs: str) -> None:
 
 
 class Hosts:
-    """Namespaces, and mpirun over them."""
+    """Network namespaces, and mpirun over them."""
 
     def __init__(self, folder: Path) -> None:
         self._prefix = f"slo{os.getpid()}h"
@@ -86,7 +85,7 @@ class Hosts:
         ]
 
     def in_the_middle(self, *command: str) -> list[str]:
-        """The command line that runs `command` beside the bridge, at MIDDLE."""
+        """The command line that runs `command` in the namespace of the bridge, at MIDDLE."""
         return ["ip", "netns", "exec", self._middle, *command]
 
     def on(self, host: int, *command: str) -> list[str]:
@@ -101,10 +100,10 @@ class Hosts:
         return [int(pid) for pid in listed.stdout.split()]
 
     def rank_on(self, host: int) -> int:
-        """Process id of the rank on a host; 0: there is none yet."""
+        """PID of the MPI rank on a host; 0 if there is none yet."""
         for pid in self.pids_on(host):
             words = _command_line(pid)
-            # Its measuring process is another Python, and the shell around it has the words, too.
+            # The measuring child is another Python process, and the surrounding shell has the same words.
             if "slo_ctl.cli" in words and "python" in words[0] and "-c" not in words:
                 return pid
         return 0
@@ -130,7 +129,7 @@ class Hosts:
             _ip("-n", inside, "link", "set", "lo", "up")
 
     def _take_down(self) -> None:
-        # Links first: processes that are left keep a namespace alive, but hear nothing of the next test's.
+        # Delete the links first: remaining processes keep a namespace alive, but cannot reach the next test.
         for host in HOSTS:
             words = ("-n", self._middle, "link", "delete", f"host{host}")
             subprocess.run(["ip", *words], capture_output=True, check=False)

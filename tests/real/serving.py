@@ -1,4 +1,4 @@
-"""A device served as a user serves it: `slo-ctl device serve` in a process of its own."""
+"""A device that is served by `slo-ctl device serve` in a separate process."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from slo_ctl.drives.status import nbd_uri
 from slo_ctl.drives.store import DeviceStore
 
 IN_MEMORY = "/dev/shm"  # noqa: S108 - mkdtemp creates a directory in it
-"""A folder on tmpfs, where data is mapped; parameter of the fixture `root`."""
+"""A folder on tmpfs, whose files the server maps; a parameter of the fixture `root`."""
 
 
 def require(*programs: str) -> None:
-    """Skip the test when a program is not there, naming it."""
+    """Skip the test if a program is missing, with its name."""
     for program in programs:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed (scripts/setup.sh --real)")
@@ -49,32 +49,32 @@ class Server(OwnProcess):
         return ControlClient(self.run.control)
 
     def statistics(self) -> dict[str, Any]:
-        """Those of the control socket."""
+        """The statistics of the control socket."""
         with self.control() as control:
             return control.statistics()
 
     def nvme_tcp(self) -> tuple[tuple[str, int], str]:
-        """Address and name of the NVMe subsystem."""
+        """Address and NQN of the NVMe subsystem."""
         with self.control() as control:
             nvme = control.hello()["nvme_tcp"]
         host, _, port = nvme["address"].rpartition(":")
         return (host, int(port)), nvme["nqn"]
 
     def pid(self) -> int:
-        """Process number of the server itself, which `slo-ctl device serve` starts."""
+        """PID of the server itself, a child of `slo-ctl device serve`."""
         return int(self.run.pid_file.read_text())
 
     def resident_bytes(self) -> int:
-        """Memory of the server itself."""
+        """Resident memory of the server itself."""
         return int(Path(f"/proc/{self.pid()}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def queue(self) -> dict[str, Any]:
-        """Counters of the first namespace's queue."""
+        """Queue counters of the first namespace."""
         queue: dict[str, Any] = self.statistics()["namespaces"][0]["queue"]
         return queue
 
     def kill(self) -> None:
-        """SIGKILL to the server itself, and to who would start it again."""
+        """Send SIGKILL to the server and to its parent, which would restart it."""
         self.process.send_signal(signal.SIGSTOP)
         os.kill(self.pid(), signal.SIGKILL)
         self.process.kill()
@@ -82,7 +82,7 @@ class Server(OwnProcess):
 
 
 class MemoryPeak(threading.Thread):
-    """The most memory that a server has had."""
+    """The peak memory use of a server."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(daemon=True)
@@ -117,7 +117,7 @@ def served(root: Path, name: str, *options: str, before: Sequence[str] = ()) -> 
 
 
 def run(*command: str, timeout_s: float = 300) -> str:
-    """Run a client to its successful end and return what it printed."""
+    """Run a client, which must succeed, and return its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
     assert done.returncode == 0, f"{command[0]}: {done.stdout}{done.stderr}"
     return done.stdout

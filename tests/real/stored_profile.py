@@ -1,4 +1,4 @@
-"""A profile of a real block device as if it had been measured: lines of time over size."""
+"""Store a profile of a real block device without measuring it: access time is linear in request size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slo_ctl.profile.identity import BLOCK_DEVICE, IdentitySources, block_identi
 from slo_ctl.profile.store import Profile, ProfileStore
 
 Lines = dict[Access, tuple[float, float]]
-"""us for each KiB, us."""
+"""us per KiB, and us."""
 
 DISK: Lines = {SEQ_WRITE: (8, 60), RAND_WRITE: (8, 5000), SEQ_READ: (8, 60), RAND_READ: (8, 8000)}
 FLASH: Lines = {SEQ_WRITE: (2, 60), RAND_WRITE: (2, 70), SEQ_READ: (2, 80), RAND_READ: (2, 85)}
@@ -30,7 +30,7 @@ def store_profile(
     sys: Path | None = None,
     stopped: str = "",
 ) -> Path:
-    """Where it was stored; `kernel` and `serial` are those of the device unless given."""
+    """Path of the profile; `kernel` and `serial` are those of the device unless given."""
     around = IdentitySources(places) if sys is None else IdentitySources(places, sys)
     changes = {"kernel": kernel, "serial": serial}
     identity = block_identity(number, BLOCK_DEVICE, around).model_copy(

@@ -25,7 +25,7 @@ BLKIO = Path("/sys/fs/cgroup/blkio")
 
 @pytest.fixture
 def loop() -> Iterator[str]:
-    # Without a scheduler, whatever the number had before: with bfq there would be weights to be set as well.
+    # Without a scheduler: a reused device number may have bfq, and then weights would be set as well.
     with loop_device(16 << 20, "none") as (path, _):
         yield path
 
@@ -56,7 +56,7 @@ def root(tmp_path: Path, loop: str, group: Path) -> Path:
         max_iops = 500
         """
     )
-    # The kernel shows a group's I/O on a device from its first request on.
+    # The kernel lists the I/O of a group on a device only after its first request.
     script = f'echo $$ > "{group}/cgroup.procs"; exec dd if={loop} of=/dev/null bs=4096 count=64 iflag=direct'
     subprocess.run(["sh", "-c", script], check=True, capture_output=True)
     return tmp_path
@@ -73,7 +73,7 @@ def throttled(group: Path) -> str:
 
 @pytest.fixture
 def stranger(group: Path) -> Iterator[Path]:
-    """Of another program, and named as libvirt would name the group of a VM `web` of its own."""
+    """A group of another program, with the name that libvirt gives the group of a VM `web`."""
     parent = group.with_name(f"{group.name}-others")
     folder = parent / "qemu-9-web.libvirt-qemu"
     folder.mkdir(parents=True)
@@ -93,10 +93,10 @@ def test_plan_apply_and_undo(
     capsys.readouterr()
     assert slo_ctl(root, "apply") == 0
     output = capsys.readouterr().out
-    # By what it has read so far, if that was counted: recent kernels begin once a limit is set.
+    # The split depends on the reads so far, if they were counted: recent kernels count only with a limit.
     limits = [int(each) for each in re.findall(r"unset -> (\d+) +applied", output)]
     assert len(limits) == 2, output
-    # An idle side has 2 IOPS, the lowest io.max, beside the whole maximum (docs/hosts.md, "Steps of limits").
+    # An idle side keeps 2 IOPS, the lowest io.max, beside the maximum (docs/hosts.md, "Steps of limits").
     assert 500 <= sum(limits) <= 502
     assert throttled(group) != ""
     assert throttled(stranger) == ""
@@ -116,7 +116,7 @@ def test_apply_is_refused_while_a_daemon_runs(root: Path, capsys: pytest.Capture
         assert slo_ctl(root, "apply") == 2
         assert "daemon already running" in capsys.readouterr().err
         deadline = time.monotonic() + READY_S
-        while slo_ctl(root, "plan") != 0:  # asks it; it has set everything after an epoch or two
+        while slo_ctl(root, "plan") != 0:  # asks the daemon, which needs one or two epochs
             assert time.monotonic() < deadline, capsys.readouterr().out
             time.sleep(0.1)
         assert slo_ctl(root, "status") in (0, 3)
@@ -132,7 +132,7 @@ def test_apply_is_refused_while_a_daemon_runs(root: Path, capsys: pytest.Capture
 def test_a_device_of_another_daemon_is_a_failure_of_apply_and_a_note_of_the_plan(
     root: Path, loop: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing was set, and the exit status was 0; the plan did not know of the other daemon."""
+    """`apply` set nothing but exited with 0, and `plan` did not report the other daemon."""
     other = tmp_path / "other"
     other.mkdir()
     (other / "slo-ctl.toml").write_text((root / "slo-ctl.toml").read_text())

@@ -1,4 +1,4 @@
-"""The cgroup actuator on this host's kernel: what is set is read, works, and is restored."""
+"""The cgroup actuator on the kernel of this host: settings are verified, effective, and restored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIMITS = ("read_iops", "write_iops", "read_bytes_s", "write_bytes_s")
 
 
 class Rig:
-    """A loop device with bfq, a group, a keeper."""
+    """A loop device with bfq, a cgroup, a keeper."""
 
     def __init__(self, path: str, device: DeviceNumber, cgroup: str, journal: Path) -> None:
         self.path = path
@@ -104,7 +104,7 @@ def test_setting_changed_by_others_is_set_again(rig: Rig) -> None:
 
 
 def test_weights_for_single_devices_are_kept(rig: Rig) -> None:
-    """The kernel's bfq removes them when that of the group is set, and nothing restored them."""
+    """bfq removes weights for single devices when the weight of the group is set; nothing restored them."""
     file = rig.tree.folder(rig.cgroup) / "blkio.bfq.weight_device"
     if not file.exists():
         pytest.skip("this host has no cgroup v1 with bfq")
@@ -113,7 +113,7 @@ def test_weights_for_single_devices_are_kept(rig: Rig) -> None:
     assert f"{rig.device} 500" in file.read_text()
     rig.keeper.undo()
     assert f"{rig.device} 500" in file.read_text()
-    # On a managed device the weight of the group would not count.
+    # On a managed device the weight of the group would have no effect.
     actuator = CgroupActuator(rig.tree)
     actuator.managed = frozenset({str(rig.device)})
     with pytest.raises(ActError, match=rf"a weight for {rig.device} alone, 500.*echo '{rig.device} default'"):
@@ -203,7 +203,7 @@ def test_kernel_capabilities_are_detected(rig: Rig) -> None:
 
 @pytest.mark.slow
 def test_kernel_enforces_the_limit(tmp_path: Path) -> None:
-    """Within 3 % on a device that could do far more; where others keep the CPUs busy, at most 25 % below."""
+    """Within 3 % on a device that is much faster; at most 25 % below the limit if the CPUs are busy."""
     tree = io_tree()
     if tree.version != 1:
         pytest.skip("cgexec is called as for v1 here")
@@ -224,7 +224,7 @@ def test_kernel_enforces_the_limit(tmp_path: Path) -> None:
             exact = found == pytest.approx((1, 1), rel=0.03)
             if exact:
                 break
-            # The kernel lets requests go by a thread of its own, which waits for a CPU as all others do.
+            # A kernel thread dispatches throttled requests, and has to wait for a CPU like any other.
             assert max(found) <= 1.03
             least = max(least, min(found))
             disturbed.append(not yardstick.undisturbed)
@@ -236,7 +236,7 @@ def test_kernel_enforces_the_limit(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_limit_grants_whole_steps(tmp_path: Path) -> None:
-    """Whole requests in each slice, as many slices a second as the daemon takes this kernel to have."""
+    """Whole requests in each slice, and as many slices a second as the daemon assumes for this kernel."""
     tree, limits = io_tree(), (19, 25, 38)
     if tree.version != 1:
         pytest.skip("cgexec is called as for v1 here")
@@ -250,5 +250,5 @@ def test_limit_grants_whole_steps(tmp_path: Path) -> None:
         found = [iops_of(job, "read") for job in jobs]
         keeper.undo()
     parts = [each / granted_iops(limit, step) for each, limit in zip(found, limits, strict=True)]
-    # Less where others keep the CPUs busy; by the limits alone it would be 1.25 to 1.9.
+    # Lower if the CPUs are busy; the limits alone give 1.25 to 1.9.
     assert all(0.85 <= part <= 1.1 for part in parts), found

@@ -1,4 +1,4 @@
-"""The cgroups of this very host: what is made there is found, and what it does is counted."""
+"""Cgroups of this host: a new group is found, and its I/O is counted."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_libvirt_cgroup_name_is_recognised(tree: CgroupTree, capsys: pytest.Capt
 
 
 def test_io_of_a_group_is_counted(tree: CgroupTree, capsys: pytest.CaptureFixture[str]) -> None:
-    """A process in the group writes past the page cache, to a file on whatever disk this tree is on."""
+    """A process in the group writes past the page cache, to a file on the disk of the working tree."""
     write = (
         "import os, sys, mmap\n"
         "open(sys.argv[1] + '/cgroup.procs', 'w').write(str(os.getpid()))\n"
@@ -82,7 +82,7 @@ def test_io_of_a_group_is_counted(tree: CgroupTree, capsys: pytest.CaptureFixtur
         target = Path(work) / "data"
         device = device_behind(work, Path("/sys"))
         if tree.version == 1 and device is not None:
-            # Recent kernels count a device on v1 once a limit was set: one that nothing reaches.
+            # Recent kernels count I/O of a device on v1 only with a limit: set one that is never reached.
             (folder / "blkio.throttle.write_bps_device").write_text(f"{device} {1 << 50}")
         done = subprocess.run(
             [sys.executable, "-c", write, str(folder), str(target)],
@@ -116,7 +116,7 @@ def test_open_file_of_a_removed_group_is_not_taken_for_that_of_a_new_one(tree: C
 
 
 def test_counters_of_a_renamed_group_are_not_taken_for_those_of_its_old_name() -> None:
-    """The VM of the configuration counted as there and idle, whatever a new group of that name did."""
+    """The VM in the configuration was shown as idle, whatever a new group with the old name did."""
     tree = io_tree()
     if tree.version == 2:
         pytest.skip("groups of v2 cannot be renamed")

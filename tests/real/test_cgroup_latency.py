@@ -1,4 +1,4 @@
-"""p99 of clients in cgroups on a block device, as bpftrace measures it in the kernel."""
+"""p99 of clients in cgroups on a block device, measured in the kernel by bpftrace."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ GROUP = "measured times, and the kernel's switches"
 
 SIZE_BYTES = 64 << 20
 BUCKET = 4 / 3
-"""Ratio of neighbouring bounds, at most."""
+"""Maximum ratio of neighbouring bucket bounds."""
 FIO_S = 0.002
-"""What fio adds at most to the 99th percentile and to the mean: system calls, and waiting for a CPU."""
+"""What fio adds at most to p99 and mean: system calls, and waiting for a CPU."""
 ATTEMPTS = 3
 HELD_IOPS = 50
 LOST = 0.02
-"""Part of the requests that is not counted, at most: those between two intervals."""
+"""Maximum part of the requests that is not counted: those that complete between two intervals."""
 CONFIG = """
 [daemon]
 epoch = "250ms"
@@ -57,7 +57,7 @@ p99 = "100s"
 """
 READS = ("--rw=randread", "--bs=4k", "--direct=1", "--ioengine=libaio", "--time_based", "--runtime=600")
 FEW = "--rate_iops=500"
-"""Enough for a p99, at real-time priority without taking all CPUs."""
+"""Enough requests for a p99, at real-time priority without using all CPU time."""
 
 
 @contextmanager
@@ -95,14 +95,14 @@ def test_latencies_agree_with_those_that_fio_measures(monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", search_path())
     kinds = {"one": ("--rw=randread", "--iodepth=1"), "many": ("--rw=randrw", "--bs=256k", "--iodepth=32")}
     found: list[list[str]] = []
-    # Where bpftrace waits for a CPU, more requests end between two intervals.
+    # If bpftrace waits for a CPU, more requests complete between two intervals.
     while [] not in found and len(found) < ATTEMPTS:
         found.append(disagreements(io_tree(), kinds))
     assert [] in found
 
 
 def disagreements(tree: CgroupTree, kinds: Mapping[str, Sequence[str]]) -> list[str]:
-    """What differs between latencies by fio and by bpftrace, of a client of each of these kinds."""
+    """Differences between the latencies of fio and of bpftrace, for one client of each of these kinds."""
     wrong = []
     with (
         loop_device(SIZE_BYTES) as (path, number),
@@ -167,7 +167,7 @@ def configure(root: Path, slow_path: str, quick_path: str, of: Cgroups) -> None:
 
 
 def active(status: HostStatus, vm: str) -> VmStatus:
-    """Its row on the device that it uses; what reads a partition table may have touched the other, too."""
+    """The row of the VM on its device; a scan for partition tables may have touched the other device."""
     return max((row for row in status.vms if row.vm == vm), key=lambda row: row.iops or 0.0)
 
 
@@ -226,7 +226,7 @@ def test_daemon_without_bpftrace_says_so_once_and_works(root: Path, tmp_path: Pa
             daemon.eventually("a note", lambda status: any(missing in note for note in status.notes))
             row = daemon.vm("quick")
             assert row.verdict is Verdict.NO_MECHANISM
-            time.sleep(5)  # it tries again meanwhile
+            time.sleep(5)  # it retries during this time
             assert daemon.log().count(missing) == 1
             (root / "slo-ctl.toml").write_text(
                 (root / "slo-ctl.toml").read_text().replace("latency_histograms = true", "")

@@ -1,4 +1,4 @@
-"""The daemon on a real block device: weights by bfq, limits by throttle, everything restored."""
+"""The daemon on a real block device: weights by bfq, limits by throttling, everything restored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP = "measured times, and the kernel's switches"
 
 MAXIMUM = 700
 SHARES_S = 20.0
-"""Five windows. On a busy machine bfq at times gave readers of different weights the same, for minutes."""
+"""Five windows. On a busy machine bfq sometimes served readers of different weights equally for minutes."""
 WARNED = "WARNING VM b on fast: unapplied: "
 CONFIG = """
 [daemon]
@@ -62,7 +62,7 @@ def knobs(groups: Cgroups, vms: tuple[str, ...], number: DeviceNumber) -> dict[K
 
 
 def ratio(groups: Cgroups, number: DeviceNumber) -> float:
-    """The weight of b over that of a."""
+    """Weight of b divided by that of a."""
     a, b = (value for knob, value in knobs(groups, ("a", "b"), number).items() if knob.name == "weight")
     return (b or 0.0) / (a or 1.0)
 
@@ -82,8 +82,8 @@ def test_limits_and_weights_are_set_and_restored(root: Path) -> None:
         configure(root, path, groups, slos)
         before = knobs(groups, vms, number)
         readers.start("b", *fio_on(path))
-        # Two that read all the time, at real-time priority, would leave the third no CPU. While bfq waits for
-        # the next request of these, b does not always come to its maximum.
+        # Two clients that read all the time at real-time priority would leave no CPU for the third. While bfq
+        # waits for the next request of these clients, b does not always reach its maximum.
         for vm in ("a", "c"):
             readers.start(vm, *fio_on(path), "--rate_iops=2000")
         with running(root) as daemon:
@@ -103,17 +103,17 @@ def test_limits_and_weights_are_set_and_restored(root: Path) -> None:
             slice_idle = queue.parent / "iosched" / "slice_idle"
             until(
                 lambda: slice_idle.read_text().strip() == "0",
-                "that bfq does not wait: nobody is behind its share",
+                "bfq does not idle: every VM has its share",
             )
 
-            # A broken configuration keeps the last good one, and says where.
+            # A broken configuration is reported with its line, and the last valid one stays in force.
             (root / "slo-ctl.toml").write_text("[daemon]\nepoch = 'soon'\n")
             problem = str(daemon.api.post("/v1/reload")["config_problem"])
             assert "slo-ctl.toml:2" in problem
             output = daemon.eventually("problem", lambda s: s.config_problem)
             assert output.config_problem == problem
             assert row_of(output, "b").slo.max_iops == MAXIMUM
-            # Without its maximum b is not throttled any more; with two busy VMs left, shares are bfq's.
+            # Without its maximum, b is not throttled; with two busy VMs left, bfq decides the shares.
             readers.stop("b")
             configure(root, path, groups, {"a": "weight = 1", "b": "weight = 3", "c": "weight = 3"})
             assert daemon.api.post("/v1/reload")["config_problem"] == ""
@@ -172,7 +172,7 @@ def test_low_demand_is_distinguished_from_low_service(root: Path, accounting: st
                             row.verdict is Verdict.INSUFFICIENT
                             and "assuming that it wants more" in row.reason
                         )
-                    # The device is busy all the same, and b is far below its share.
+                    # The device is busy, and b is far below its share.
                     return row.verdict is Verdict.OK and row.reason == "demand met"
 
                 daemon.eventually(f"b with task_delayacct={accounting}", output)
@@ -197,7 +197,7 @@ def test_first_epoch_counts_on_the_scheduler_that_it_sets(
         assert settings("apply", "--undo", code=0) == planned
         with running(root) as daemon:
             daemon.eventually("idle", lambda status: row_of(status, "b").verdict is Verdict.IDLE)
-        # No hook and no alert is told that the host lacks what the daemon provides.
+        # Hooks and alerts are not told that the host lacks something that the daemon provides.
         assert "no-mechanism" not in daemon.log()
 
 
@@ -212,7 +212,7 @@ def test_vm_whose_cgroup_does_not_exist_is_off(root: Path) -> None:
             daemon.eventually("limited", lambda status: row_of(status, "b").device == "fast")
             assert "unapplied" not in daemon.log()
             remove_group(groups.folder("b"))
-            # An epoch that had begun may have found no cgroup for what it had decided; none after it does.
+            # An epoch that had already begun may not find the cgroup of its decision; later epochs must.
             off = daemon.eventually("off again", lambda status: row_of(status, "b").state == "shut off")
             before = daemon.log().count(WARNED)
             daemon.eventually("some epochs", lambda status: status.at > off.at + 1.0)
@@ -235,7 +235,7 @@ def test_detached_device_is_a_problem_until_it_is_attached_again(root: Path) -> 
 
 
 def test_a_device_has_one_daemon_whatever_its_directory(root: Path) -> None:
-    """Another one would take the settings of the first for the original ones."""
+    """A second daemon would take the settings of the first for the original ones."""
     other = root / "other"
     other.mkdir()
     with cgroups("a") as groups, loop_device(16 << 20, "bfq", low_latency=0) as (path, _):
@@ -263,7 +263,7 @@ def test_shares_settle_before_they_are_judged(root: Path) -> None:
             readers.start(vm, *fio_on(path))
         with running(root) as daemon:
             daemon.eventually("equal", lambda status: row_of(status, "a").verdict is Verdict.OK)
-            # At once a is far below its new share.
+            # With the new weight, a is far below its share at once.
             daemon.api.put("/v1/vms/a/slo", {"fields": {"weight": 9}})
             status = daemon.eventually("measured", lambda s: (row_of(s, "a").target_share or 0.0) > 0.8)
             row = row_of(status, "a")
@@ -285,7 +285,7 @@ def test_second_daemon_is_refused_and_keep_on_stop_keeps(root: Path) -> None:
             assert in_force != before
             assert daemon.stop() == 0
         assert knobs(groups, ("a", "b"), number) == in_force
-        # Somebody else's change is undone within some epochs, and a later clean stop gives it back.
+        # A change by another program is reverted within some epochs; a clean stop later restores its value.
         with running(root) as daemon:
             weight = groups.folder("b") / "blkio.bfq.weight"
             if weight.exists():

@@ -1,4 +1,4 @@
-"""The daemon on a served hard disk: weights its scheduler ignores are reported, and `auto` sees to them."""
+"""The daemon on a served hard disk: a scheduler that ignores weights is reported, and `auto` changes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon on a served emulated SSD with fio clients: OPS of a hybrid drive, and a server that fails."""
+"""The daemon on a served emulated SSD with fio clients: OPS of a hybrid drive, and a failing server."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from slo_ctl.model.status import HostStatus, Verdict
 
 VMS = ("a", "b", "c")
 TIME_SCALE = "0.5"
-"""Real seconds for each modelled one; the window below is of modelled time."""
+"""Real seconds per modelled second; the window below is in modelled time."""
 DEEP = "--iodepth=64"
-"""A limit of some hundred requests a second holds requests back while the client waits for a CPU, too."""
+"""With a limit of some hundred requests a second, waiting for a CPU counts as throttling, too."""
 HYBRID = "channels=4,dies=4,block=64KiB,mapping=fast"
 CONFIG = """
 [daemon]
@@ -75,7 +75,7 @@ def ops(server: Server) -> dict[str, tuple[float, object, int]]:
 
 @pytest.mark.slow
 def test_shares_on_a_hybrid_drive(root: Path) -> None:
-    """Log blocks are the lever of OPS: they move to whom merges must cost less."""
+    """Log blocks are the OPS of a hybrid drive: they move to the VM whose merges must cost less."""
     require("fio")
     weights = {"a": 1.0, "b": 3.0, "c": 6.0}
     make_drive(root, HYBRID)
@@ -102,7 +102,7 @@ def test_shares_on_a_hybrid_drive(root: Path) -> None:
 
 
 def test_vms_of_a_group_share_one_maximum(root: Path) -> None:
-    """It is divided by weight; what one of them leaves goes to the other, and comes back."""
+    """The maximum is divided by weight; an unused part goes to the other VM until it is needed again."""
     require("fio")
     make_drive(root)
     with cgroups(*VMS) as groups, clients(groups, root) as writers:
@@ -119,7 +119,7 @@ def test_vms_of_a_group_share_one_maximum(root: Path) -> None:
             def has(status: HostStatus, **iops: float) -> bool:
                 (group,) = status.groups
                 rows = {vm: row_of(status, vm).iops or 0.0 for vm in VMS}
-                # One that is idle keeps a little of its part, so that the group may be below its maximum.
+                # An idle VM keeps a small part, so that the group may be below its maximum.
                 return (
                     all(row_of(status, vm).verdict is Verdict.CAPPED for vm in iops)
                     and all(abs(rows[vm] / wanted - 1) <= 0.1 for vm, wanted in iops.items())
@@ -153,7 +153,7 @@ def test_hanging_server_does_not_delay_other_devices(root: Path) -> None:
             os.kill(pid, signal.SIGSTOP)
             try:
                 began = daemon.eventually("problem", lambda s: s.devices[0].problem)
-                # Other work may hold epochs up in one window; a server that is waited for does in each.
+                # Other work may delay epochs in one window; waiting for the server would delay them in each.
                 assert any(daemon.epochs_in(4) > 6 for _ in range(8))
                 assert began.devices[0].name == "ssd0"
                 assert began.devices[0].problem.startswith("its server does not answer")
@@ -162,7 +162,7 @@ def test_hanging_server_does_not_delay_other_devices(root: Path) -> None:
                 os.kill(pid, signal.SIGCONT)
             daemon.eventually("recovery", lambda s: not s.devices[0].problem)
             lines = [line for line in daemon.log().splitlines() if "does not answer" in line]
-            assert len(lines) == 2, "that it began, and that it is over"
+            assert len(lines) == 2, "one line for the start, one for the end"
     finally:
         server.stop()
 
@@ -200,7 +200,7 @@ def test_stopped_server_is_a_problem_only_for_a_device_in_use(root: Path) -> Non
 
 def test_unknown_client_is_named_with_the_configuration_to_add(root: Path) -> None:
     slo_ctl("device", "create", "name=ssd0,preset=fast15,size=64MiB,op=25%", "--root", str(root))
-    # The note comes after two windows.
+    # The note appears after two windows.
     config = CONFIG.replace('window = "20s"', 'window = "2s"')
     (root / "slo-ctl.toml").write_text(config)
     server = Server(root, "ssd0")
@@ -228,7 +228,7 @@ def test_without_latency_there_is_no_mechanism(root: Path) -> None:
         configure(root, groups, {"a": 1.0, "b": 3.0, "c": 6.0})
         server = Server(root, "ssd0")
         try:
-            # Nothing else limits it: it would take all CPUs.
+            # Without a limit this would take all CPU time.
             start(writers, server, "b", "--rate_iops=500")
             with running(root) as daemon:
 

@@ -1,4 +1,4 @@
-"""The daemon beside a real libvirtd: that hangs, and with a VM that is saved and restored."""
+"""The daemon with a real libvirtd: one that hangs, and one that saves and restores a VM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 NAME = f"slo-hang-{os.getpid()}"
 AT_EASE_S = 3.0
 WINDOWS = 20
-"""Times of `AT_EASE_S` to look at: this machine may be busier than it was before."""
+"""Number of attempts with `AT_EASE_S`: the machine may be busier than before."""
 
 CONFIG = """
 [daemon]
@@ -56,7 +56,7 @@ def test_hanging_libvirtd_does_not_stall_epochs(libvirt_host: LibvirtHost, root:
         configure(500)
         with running(root) as daemon:
             daemon.eventually("its limit", lambda _: limit() == 500)
-            # One in 250 ms, unless this machine has too much else to do.
+            # One every 250 ms, unless this machine is too busy.
             at_ease = daemon.epochs_in(AT_EASE_S)
             assert at_ease > 0
             libvirt_host.freeze()
@@ -64,12 +64,12 @@ def test_hanging_libvirtd_does_not_stall_epochs(libvirt_host: LibvirtHost, root:
                 configure(700)
                 daemon.api.post("/v1/reload")
                 stuck = daemon.eventually(
-                    "that it is told", lambda status: row(status).verdict is Verdict.UNAPPLIED
+                    "a report that libvirt hangs", lambda status: row(status).verdict is Verdict.UNAPPLIED
                 )
                 (outcome,) = (o for o in row(stuck).unapplied if "blkdeviotune" in str(o.setting.knob))
                 assert outcome.state is OutcomeState.UNAPPLIED
                 assert "libvirt has not answered for" in outcome.reason
-                # Not a measurement: had they waited for libvirt, none of these times had had as many.
+                # Not a performance test: if epochs waited for libvirt, no attempt would reach this number.
                 assert any(daemon.epochs_in(AT_EASE_S) > at_ease / 2 for _ in range(WINDOWS))
                 threads = Path(f"/proc/{daemon.process.pid}/task")
                 before_count = len(list(threads.iterdir()))
@@ -78,13 +78,13 @@ def test_hanging_libvirtd_does_not_stall_epochs(libvirt_host: LibvirtHost, root:
             finally:
                 libvirt_host.thaw()
             daemon.eventually("the new limit", lambda _: limit() == 700)
-            daemon.eventually("that it is told", lambda s: not row(s).unapplied)
+            daemon.eventually("no report after libvirt continued", lambda s: not row(s).unapplied)
             assert daemon.stop() == 0, daemon.log()
         assert limit() == 0
 
 
 def test_limits_do_not_outlive_a_vm_that_is_saved(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
-    """libvirt restores a VM with the limits that it had, as it also does after a migration."""
+    """libvirt restores a VM with the limits it had, also after a migration."""
     with loop_device(16 << 20) as (path, _):
         disk = f"<disk type='block'><source dev='{path}'/><target dev='vda' bus='virtio'/></disk>"
         connection = libvirt_host.connect()
@@ -116,13 +116,13 @@ def test_limits_do_not_outlive_a_vm_that_is_saved(libvirt_host: LibvirtHost, roo
                 if weight_before:
                     domain.setBlkioParameters({"weight": 700}, 1)
                 domain.save(file)
-                daemon.eventually("that it is off", lambda s: row_of(s, domain.name()).state == "shut off")
+                daemon.eventually("the VM shut off", lambda s: row_of(s, domain.name()).state == "shut off")
                 connection.restore(file)
                 assert limit() == 500
                 daemon.eventually("its device", lambda s: row_of(s, domain.name()).device == "fast")
                 assert daemon.stop() == 0, daemon.log()
             assert (limit(), weight()) == (0, weight_before)
-            # Another daemon, as of the host that a VM migrates to, has no SLO for it.
+            # A second daemon without an SLO for it, like that of the target host of a migration.
             limit_and_forget()
             config.write_text(CONFIG.format(**domain_config, maximum=500).partition("[vm.")[0])
             with running(root) as daemon:

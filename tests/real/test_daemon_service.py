@@ -1,4 +1,4 @@
-"""The daemon as a process: notifications, signals, one-shot runs. Needs no root, libvirt or device."""
+"""The daemon as a process: notifications, signals, `--once`. Needs no root, libvirt or device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONFIG = '[daemon]\nepoch = "200ms"\nwindow = "1s"\n[libvirt]\nuri = "none"\n'
 
 @pytest.fixture
 def notified(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """What systemd would be told."""
+    """The notification socket of systemd."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(root / "notify"))
         listener.settimeout(READY_S)
@@ -46,7 +46,7 @@ def _all(listener: socket.socket) -> list[str]:
 
 
 def _until(listener: socket.socket, line: str, times: int = 1) -> list[str]:
-    """All that is told until `line` was."""
+    """All notifications up to and including `line`."""
     output: list[str] = []
     while output.count(line) < times:
         output += listener.recv(65536).decode().splitlines()
@@ -54,7 +54,7 @@ def _until(listener: socket.socket, line: str, times: int = 1) -> list[str]:
 
 
 def _stopped(pid: int) -> None:
-    """Each of its threads stops when it gets to it."""
+    """Wait until all threads are stopped: each handles SIGSTOP at a different time."""
     deadline = time.monotonic() + READY_S
     while any(" T " not in each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/stat")):
         assert time.monotonic() < deadline
@@ -75,7 +75,7 @@ def test_systemd_is_notified_of_ready_reload_watchdog_and_stop(root: Path, notif
         daemon.process.send_signal(signal.SIGHUP)
         output = _until(notified, "READY=1")
         assert output.index("RELOADING=1") < output.index("READY=1")
-        # A daemon that hangs is one whose watchdog goes hungry.
+        # A daemon that hangs sends no watchdog notification.
         missed = daemon.api.get("/v1/health")["missed_epochs"]
         daemon.process.send_signal(signal.SIGSTOP)
         _stopped(daemon.process.pid)
@@ -85,13 +85,13 @@ def test_systemd_is_notified_of_ready_reload_watchdog_and_stop(root: Path, notif
         continued_at = time.time()
         daemon.process.send_signal(signal.SIGCONT)
         daemon.eventually("epochs continue", lambda s: s.at > continued_at)
-        # It may have been stopped in the middle of an epoch, which missed nothing.
+        # The epoch that was under way when it stopped has missed nothing.
         daemon.eventually("missed", lambda _: daemon.api.get("/v1/health")["missed_epochs"] > missed)
         assert daemon.stop() == 0
         assert "STOPPING=1" in _all(notified)
     assert not (root / "run" / "api.sock").exists()
     assert "epochs skipped" in daemon.log()
-    # Nothing is told epoch by epoch, but that epochs came late, which on a busy machine others do as well.
+    # The log has no line per epoch; it may say that epochs were late, as on any busy machine.
     assert len([line for line in daemon.log().splitlines() if "epochs skipped" not in line]) < 12
 
 
@@ -106,14 +106,14 @@ def test_sighup_with_an_invalid_configuration_keeps_the_last_one(root: Path) -> 
         daemon.process.send_signal(signal.SIGHUP)
         status = daemon.eventually("taken", lambda s: not s.config_problem)
         assert status.epoch_s == 0.1
-        # Also if the next epoch is far away: the change itself is in force at once.
+        # Also if the next epoch is far away: the change is in force at once.
         (root / "slo-ctl.toml").write_text(CONFIG.replace("200ms", "10m").replace('"1s"', '"10m"'))
         daemon.process.send_signal(signal.SIGHUP)
         daemon.eventually("taken", lambda s: s.epoch_s == 600)
 
 
 def test_vm_set_takes_effect_at_once(root: Path) -> None:
-    """Not at the next epoch, which is ten minutes away; a burst of changes is not a burst of epochs."""
+    """Not at the next epoch ten minutes later; and a burst of changes does not cause a burst of epochs."""
     (root / "slo-ctl.toml").write_text(
         CONFIG.replace("200ms", "10m").replace('"1s"', '"10m"') + "[vm.web]\nweight = 1\n"
     )
@@ -137,18 +137,18 @@ def test_socket_in_use_is_refused(root: Path) -> None:
         done = _run(root)
     assert done.returncode == 2
     assert "address already in use" in done.stderr
-    with running(root) as daemon:  # nobody does any more
+    with running(root) as daemon:  # the other daemon has ended
         daemon.kill()
-    with running(root) as daemon:  # nor after kill -9
+    with running(root) as daemon:  # also after `kill -9`
         assert daemon.api.get("/v1/health")
 
 
 def test_a_daemon_whose_run_directory_was_removed_is_reached_again(root: Path) -> None:
-    """It ran on, but no command reached it, and a second daemon started beside it."""
+    """The daemon ran on but could not be reached, and a second daemon could start."""
     (root / "slo-ctl.toml").write_text(CONFIG)
     with running(root) as daemon:
         shutil.rmtree(root / "run")
-        until(lambda: (root / "run" / "api.sock").is_socket(), "the socket is there again")
+        until(lambda: (root / "run" / "api.sock").is_socket(), "the socket exists again")
         assert daemon.api.get("/v1/health")["pid"] == daemon.process.pid
         second = _run(root)
         assert second.returncode == 2
@@ -160,7 +160,7 @@ def test_daemon_refuses_to_start_with_an_invalid_configuration(root: Path) -> No
     done = _run(root)
     assert (done.returncode, "slo-ctl.toml:2" in done.stderr) == (2, True)
     (root / "slo-ctl.toml").write_text(CONFIG + '[metrics]\nlisten = "127.0.0.1:1"\n')
-    if _run(root, "--once").returncode == 0:  # --once listens nowhere
+    if _run(root, "--once").returncode == 0:  # `--once` does not listen.
         assert not (root / "run" / "api.sock").exists()
 
 
@@ -208,7 +208,7 @@ def test_a_change_that_its_client_gave_up_is_not_made_later(
             for weight in (3, 4):
                 with pytest.raises(SilentError, match=r"no answer for 0\.5 s"):
                     impatient.put("/v1/vms/ghost/slo", {"fields": {"weight": weight}, "force": True})
-            # The command stores it without the daemon.
+            # The command stores the SLO without the daemon.
             assert app.run(["vm", "set", "ghost", "weight=5", "--force", "--root", str(root)]) == 0
             assert "the daemon runs, but does not answer, so this takes effect when it goes on" in (
                 capsys.readouterr().err

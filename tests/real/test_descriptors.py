@@ -1,4 +1,4 @@
-"""Descriptors of the server: what happens where they are used up."""
+"""File descriptors of the server: behaviour when they are used up."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from serving import Server, make_device, served
 from waiting import until
 
 PAUSES_S = 1.0
-"""In which a server that logs each failed attempt would do so ten times."""
+"""A time in which a server that logs each failed attempt would log ten lines."""
 
 
 NAMES = [f"n{number}" for number in range(12)]
 LEAST = 176
-"""Descriptors that a server of so many namespaces asks for: see serve/descriptors.rs."""
+"""Descriptors that a server of this many namespaces requires: see serve/descriptors.rs."""
 
 
 def limited(descriptors: int) -> list[str]:
@@ -30,7 +30,7 @@ def limited(descriptors: int) -> list[str]:
 
 @contextmanager
 def no_descriptor_left(pid: int) -> Iterator[None]:
-    """For that process."""
+    """Limit the descriptors of that process to those in use."""
     opened = len(list(Path(f"/proc/{pid}/fd").iterdir()))
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (opened, before[1]))
@@ -45,7 +45,7 @@ def test_each_front_end_logs_clients_that_cannot_be_accepted_once_in_a_while(roo
     with served(root, "d", "--nvme-tcp", "127.0.0.1:0", "--vhost-user") as server, ExitStack() as stack:
         address, _ = server.nvme_tcp()
         with no_descriptor_left(server.pid()):
-            # Some, as the descriptor of a client that has just gone may be free yet.
+            # A descriptor of a client that has just disconnected may still become free.
             for _ in range(4):
                 stack.enter_context(socket.create_connection(address))
                 for path in server.run.export("a"), server.run.control, server.run.vhost_user_socket("a"):
@@ -74,7 +74,7 @@ def test_crowds_at_all_other_namespaces_leave_one_and_the_control_socket_reachab
         with server.control() as control:
             control.statistics()
             control.command("checkpoint")
-        until(lambda: "the remaining file descriptors are reserved" in server.log(), "a line about them")
+        until(lambda: "the remaining file descriptors are reserved" in server.log(), "a log line")
 
 
 def test_too_few_descriptors_are_refused_at_the_start_with_the_fix(root: Path) -> None:

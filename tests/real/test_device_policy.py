@@ -1,4 +1,4 @@
-"""Schedulers of a real loop device: chosen, set, read back, kept and restored, by command and by daemon."""
+"""I/O schedulers of a real loop device: chosen, set, verified, kept, restored, by command and by daemon."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZE_BYTES = 8 << 20
 
 
 class Queue:
-    """What the kernel says of a device."""
+    """The queue settings of the kernel for a device."""
 
     def __init__(self, path: str) -> None:
         self._folder = Path("/sys/block") / Path(path).name / "queue"
@@ -79,7 +79,7 @@ def test_device_policy_applies_and_undoes_its_choice(root: Path, capsys: pytest.
         assert "weights by bfq" in output
         assert queue.scheduler == "bfq"
         assert (queue.parameters()["low_latency"], queue.parameters()["slice_idle_us"]) == ("0", "8000")
-        # The same again changes nothing, although the profile was measured under another scheduler.
+        # Repeating it changes nothing, although the profile was measured under another scheduler.
         status, output = policy(root, capsys, path, "--weights", "--apply", "--json")
         assert [each["state"] for each in json.loads(output)["outcomes"]] == ["unchanged"]
 
@@ -88,7 +88,7 @@ def test_device_policy_applies_and_undoes_its_choice(root: Path, capsys: pytest.
         assert queue.parameters()["max_budget"] == "128"
         status, output = policy(root, capsys, path, "--no-weights", "--apply")
         assert (status, queue.scheduler) == (0, "bfq"), output
-        assert queue.parameters()["max_budget"] == "0", "what was set for a target is gone with it"
+        assert queue.parameters()["max_budget"] == "0", "the parameters set for a target are removed with it"
         status, output = policy(root, capsys, path, "--undo")
         assert (status, queue.all()) == (0, before), output
         assert "slo-ctl has not changed this device" in policy(root, capsys, path, "--undo")[1]
@@ -130,13 +130,13 @@ def test_daemon_sets_maintains_and_restores_the_scheduler(root: Path) -> None:
                 assert daemon.api.post("/v1/reload")["config_problem"] == ""
                 eventually(queue, scheduler)
             daemon.eventually("the reason", lambda status: "scheduler bfq" in reasons(status), TIMEOUT_S)
-            # Somebody else changes it.
+            # Another program changes it.
             (Path("/sys/block") / Path(path).name / "queue" / "scheduler").write_text("none")
             eventually(queue, "bfq")
             configure(root, path, 'scheduler = "keep"\n')
             daemon.api.post("/v1/reload")
-            # The scheduler comes first, its parameters a moment later.
-            until(lambda: queue.all() == before, "what was before")
+            # The scheduler is set first, its parameters a moment later.
+            until(lambda: queue.all() == before, "the previous settings")
             configure(root, path, 'scheduler = "none"\n')
             daemon.api.post("/v1/reload")
             eventually(queue, "none")
@@ -156,7 +156,7 @@ def test_profile_stored_while_the_daemon_runs_is_used(root: Path) -> None:
             eventually(queue, "mq-deadline")
             status = daemon.eventually("the reason", lambda s: "one hardware queue" in reasons(s), TIMEOUT_S)
             assert status.devices[0].policy == "scheduler mq-deadline"
-            # A damaged file leaves what is in force.
+            # A damaged file leaves the present settings in force.
             stored.write_text("{")
             stored.parent.touch()
             daemon.eventually("damage", lambda status: "profile ignored" in reasons(status), TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""p99 of a VM on a block device, by QEMU's latency histograms, under a real libvirt."""
+"""p99 of a VM on a block device, from QEMU's latency histograms, under a real libvirt."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ p99 = "100s"
 def writer(libvirt_host: LibvirtHost, tmp_path: Path) -> Iterator[tuple[Any, str]]:  # noqa: F811
     """A VM that writes to a loop device all the time, and the device.
 
-    At most so often: without a limit it takes a CPU.
+    The rate is limited: without a limit it uses a whole CPU.
     """
     folder = libvirt_host.folder
     shutil.copy(compile_writer(tmp_path), folder / "bare_writer")
@@ -75,7 +75,7 @@ def histogram(domain: Any) -> dict[str, Any] | None:
 
 
 def samples(address: str) -> dict[str, float]:
-    """Of the VM's latencies of writes, by name, a bucket by its bound."""
+    """Write latencies of the VM by name of the sample; a bucket by its bound."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=READY_S) as reply:
         text = reply.read().decode()
     found = re.findall(

@@ -1,4 +1,4 @@
-"""An epoch of the daemon does work in proportion to the number of VMs: lines are counted, not time."""
+"""The work of an epoch grows linearly with the number of VMs: executed lines are counted, not time."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from slo_ctl.daemon.loop import Daemon
 from slo_ctl.model.status import Verdict
 
 EPOCHS = 3
-"""Epochs whose lines are counted, after those that set everything."""
+"""Epochs that are counted, after those that set everything."""
 NONLINEAR_UP_TO = 0.10
-"""Work that may not be in proportion: a loop over all VMs for each VM, once an epoch, would be 0.25."""
+"""Maximum deviation from linear growth: a loop over all VMs for each VM, once per epoch, would give 0.25."""
 
 
 def test_work_of_an_epoch_grows_in_proportion_to_the_vms_of_a_block_device(
     tmp_path: Path,
 ) -> None:
-    """One set of all VMs was made anew for each VM, which took a quarter of the time with 500."""
+    """A set of all VMs was built for each VM, which took a quarter of the time with 500 VMs."""
     few, more, most = (lines_of_an_epoch(tmp_path / str(count), count) for count in (50, 100, 200))
     lines = f"lines with 50, 100 and 200 VMs: {few}, {more}, {most}"
     assert most - more <= (1 + NONLINEAR_UP_TO) * 2 * (more - few), lines
@@ -49,7 +49,7 @@ def lines_of_an_epoch(root: Path, vms: int) -> int:
         try:
             for _ in range(2):
                 status = daemon.epoch()
-            # Those of other tests may be there, too.
+            # VMs of other tests may be listed, too.
             own = [row for row in status.vms if row.vm in names]
             assert len(own) == vms
             assert not [row for row in own if row.verdict is Verdict.UNAPPLIED]
@@ -74,7 +74,7 @@ def read_from_each(groups: Cgroups, names: list[str], path: str) -> None:
 
 @contextmanager
 def lines_counted() -> Iterator[list[int]]:
-    """The number of lines that this thread executes; an iteration of a comprehension counts as one."""
+    """Count the lines that this thread executes; an iteration of a comprehension counts as one."""
     count = [0]
 
     def trace(_frame: FrameType, event: str, _value: Any) -> Any:

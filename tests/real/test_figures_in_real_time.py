@@ -1,4 +1,4 @@
-"""The figures of the papers that are measured in real time: on the kernel's block layer, on a real drive."""
+"""Figures of the papers that are measured in real time: on the kernel's block layer, on a real drive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def quick_run(key: str) -> FigureOutcome:
 
 @pytest.mark.slow
 def test_weights_of_the_block_layer() -> None:
-    """The outcome may differ from the paper only for a reason that is given."""
+    """A difference from the paper must have a stated reason."""
     with prompted():
         figure = quick_run("fast15:1")
     wrong = [rule for rule in figure.rules if rule.agreement is Agreement.DIFFERS]
@@ -32,7 +32,7 @@ def test_weights_of_the_block_layer() -> None:
 
 @pytest.mark.slow
 def test_a_profile_of_a_real_drive_leaves_no_file() -> None:
-    """What its rules say about time depends on what else uses the drive, so only the tables are checked."""
+    """Rules about times depend on other users of the drive, so only the tables are checked."""
     before = made_files()
     figure = quick_run("serra:real-drive")
     assert made_files() == before

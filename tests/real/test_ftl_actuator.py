@@ -1,4 +1,4 @@
-"""The actuator of a served emulated SSD: weights, limits and OPS set, read back and restored."""
+"""The actuator of a served emulated SSD: weights, limits and OPS are set, verified and restored."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Rig:
         with self.server.control() as control:
             until(
                 lambda: not any(n["space"]["pending_out_blocks"] for n in control.statistics()["namespaces"]),
-                "that blocks are where they go",
+                "all blocks have moved",
             )
 
 
@@ -76,10 +76,8 @@ def test_hanging_server_is_waited_for_once_not_per_setting(rig: Rig) -> None:
     pid = rig.server.pid()
     os.kill(pid, signal.SIGSTOP)
     stats = Path(f"/proc/{pid}/task").glob
-    until(
-        lambda: all(" T " in each.read_text() for each in stats("*/stat")), "that each of its threads stops"
-    )
-    time.sleep(READING_VALID_S)  # what it said before is no longer taken for the present
+    until(lambda: all(" T " in each.read_text() for each in stats("*/stat")), "all threads are stopped")
+    time.sleep(READING_VALID_S)  # the cached reading has expired
     try:
         for _ in range(2):
             began_s = time.monotonic()
@@ -89,11 +87,11 @@ def test_hanging_server_is_waited_for_once_not_per_setting(rig: Rig) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
     assert "has not answered for 0.5 s" in outcomes[0].reason or "does not answer" in outcomes[0].reason
-    # Not a measurement: three knobs, each waited for as long as control sockets are by default, take 30 s.
+    # Not a performance test: waiting for three knobs with the default timeout of control sockets takes 30 s.
     assert max(took_s) < 15
     until(
         lambda: {o.state for o in rig.keeper.apply(wanted, verify_all=True)} == {OutcomeState.UNCHANGED},
-        "that it answers again",
+        "the server answers again",
     )
 
 
@@ -141,7 +139,7 @@ def test_ops_are_moved_and_restored(rig: Rig) -> None:
 
 
 def test_ops_of_a_resized_namespace_are_restored_without_what_it_took(rig: Rig) -> None:
-    """The others get back all of theirs, and nothing is left in the journal."""
+    """The other namespaces get all of their OPS back, and the journal is empty."""
     before = rig.state()
     assert rig.move(OpsMove("db", "web", 3), OpsMove("ci", "web", 2)) == []
     rig.settle()
@@ -169,7 +167,7 @@ def test_refused_ops_move_is_reported(rig: Rig) -> None:
 
 
 def test_moves_go_on_over_a_connection_that_the_server_has_closed(rig: Rig) -> None:
-    """As it does after a minute without a command: the daemon reads statistics over another one."""
+    """The server closes a connection that is idle for a minute; statistics are read over another one."""
     rig.keeper.apply([weight("a", 2.0)])
     before = rig.state()["b"][3]
     rig.server.stop()
@@ -182,14 +180,14 @@ def test_moves_go_on_over_a_connection_that_the_server_has_closed(rig: Rig) -> N
 
 
 def test_blocks_taken_by_others_are_reported_as_not_restored(rig: Rig) -> None:
-    """What cannot be restored is reported, and stays in the journal."""
+    """OPS that cannot be restored is reported, and stays in the journal."""
     rig.move(OpsMove("web", None, 3))
     rig.settle()
     with rig.server.control() as control:
         control.move_ops(None, "c", 3)
-        until(lambda: not control.statistics()["spare_blocks"], "that c has them")
+        until(lambda: not control.statistics()["spare_blocks"], "c has the spare blocks")
     knob = Knob(Lever.FTL_OPS, "d/c", "ops_blocks")
-    rig.journal.remove([knob])  # as if c had been like that before
+    rig.journal.remove([knob])  # as if c had had this OPS before
     outcomes = {o.setting.knob.place: o for o in rig.keeper.undo()}
     assert outcomes["d/a"].state is OutcomeState.UNAPPLIED
     assert "lacks 3 OPS blocks, but the device has no spare blocks" in outcomes["d/a"].reason

@@ -1,4 +1,4 @@
-"""The history on a real file system that fills up, and on one that is read-only."""
+"""The history on a real file system that becomes full, and on a read-only one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The libvirt actuator against a real libvirtd and a VM that QEMU emulates."""
+"""The libvirt actuator with a real libvirtd and a VM that QEMU emulates."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Rig:
         self.start()
 
     def running(self) -> Any:
-        """The VM of the test before this one: starting one takes seconds."""
+        """Reuse the VM of the previous test: starting one takes seconds."""
         try:
             return self.connection.lookupByName(NAME)
         except libvirt.libvirtError:
@@ -51,7 +51,7 @@ class Rig:
         return self.host.start_domain(NAME, disks="".join(disks))
 
     def clean(self) -> None:
-        """Leave the VM, if it still runs, as it was started."""
+        """Reset the VM, if it still runs, to its state at the start."""
         self.connection.close()
         self.connection = self.host.connect()
         domain = self.running()
@@ -80,7 +80,7 @@ class Rig:
         return self.keeper.apply([Setting(k, v, "web", "test") for k, v in values.items()], verify_all=True)
 
     def tune(self, target: str) -> dict[str, Any]:
-        """The limits of a disk that are none of the defaults."""
+        """The limits of a disk that differ from the defaults."""
         return {k: v for k, v in self.domain.blockIoTune(target, 1).items() if v and k != "group_name"}
 
     def state(self) -> Any:
@@ -119,7 +119,7 @@ def test_weight_is_set_through_libvirt(rig: Rig) -> None:
 
 
 def test_a_weight_for_one_device_is_kept_and_reported(rig: Rig) -> None:
-    """bfq dropped it when libvirt set the VM's weight, and nobody said that it counts instead of that."""
+    """bfq dropped it when libvirt set the weight of the VM, and no message said that it took precedence."""
     with connect(rig.host.uri) as host:
         vms = read_inventory(io_tree(), host).vms
     (cgroup,) = (vm.cgroup for vm in vms if vm.uuid == rig.uuid and vm.cgroup)
@@ -173,7 +173,7 @@ def test_two_disks_share_one_limit(rig: Rig) -> None:
         OutcomeState.UNCHANGED,
     }
     assert rig.tune("vdb") == {"total_iops_sec": 400, "total_bytes_sec": MIB}
-    # As after the loss of a disk: the knob of the pair is restored before that of the one is set.
+    # As after the loss of a disk: the pair's knob is restored before that of the remaining disk is set.
     assert OutcomeState.APPLIED in states(rig.apply(total_iops__vda=100))
     assert (rig.tune("vda"), rig.tune("vdb")) == ({"total_iops_sec": 100}, {})
     rig.start()

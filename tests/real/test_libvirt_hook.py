@@ -49,7 +49,7 @@ if sys.argv[2] == "start":
 
 
 def hook(folder: Path, api_socket: Path) -> Path:
-    """As scripts/install.sh installs it, for a daemon elsewhere."""
+    """The hook as scripts/install.sh installs it, for a daemon with another socket."""
     text = (TREE / "etc" / "libvirt" / "slo-ctl.in").read_text().replace("@PYTHON@", sys.executable)
     path = folder / "slo-ctl"
     path.write_text(text.replace("/run/slo-ctl/api.sock", str(api_socket)))
@@ -58,7 +58,7 @@ def hook(folder: Path, api_socket: Path) -> Path:
 
 
 def run(program: Path, *words: str, xml: str = "<domain/>") -> float:
-    """Run it as libvirt does; how long it took."""
+    """Run it as libvirt does; returns the time it took."""
     began_s = time.monotonic()
     done = subprocess.run(
         [program, *words], input=xml, capture_output=True, text=True, check=False, timeout=60
@@ -75,7 +75,7 @@ def test_hook_does_not_block_vms_without_a_daemon_or_with_a_hanging_one() -> Non
         hanging.bind(str(path))
         hanging.listen()
         assert run(program, "web", "start", "begin", "-") < 30
-        # Nothing else than a start is reported: the hook does not even connect.
+        # Only the start of a VM is reported: for other operations the hook does not connect.
         hanging.settimeout(0)
         hanging.accept()[0].close()
         run(program, "web", "stopped", "end", "-")
@@ -84,7 +84,7 @@ def test_hook_does_not_block_vms_without_a_daemon_or_with_a_hanging_one() -> Non
 
 
 def test_slo_is_in_force_before_the_vm_runs(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
-    """Though libvirt answers nothing about a VM that it starts."""
+    """Although libvirt answers no query about a VM while it starts it."""
     try:
         grp.getgrnam(QEMU_GROUP)
     except KeyError:
@@ -109,7 +109,7 @@ def test_slo_is_in_force_before_the_vm_runs(libvirt_host: LibvirtHost, root: Pat
             hooks = libvirt_host.etc / "hooks" / "qemu.d"
             hooks.mkdir(parents=True)
             hook(hooks, DaemonPlaces(root).api_socket)
-            # Runs after ours, and before the process of the VM is made.
+            # Runs after our hook, and before the process of the VM is created.
             witness, record = hooks / "witness", root / "record"
             witness.write_text(WITNESS.format(python=sys.executable, tree=TREE, root=root, record=record))
             witness.chmod(0o755)
@@ -121,7 +121,7 @@ def test_slo_is_in_force_before_the_vm_runs(libvirt_host: LibvirtHost, root: Pat
             assert record.read_text() == f"{NAME} 500.0"
             assert f"VM {NAME} starts" in daemon.log()
             daemon.eventually(
-                "libvirt's own account",
+                "the running VM in status",
                 lambda s: (NAME, "running") in {(vm.vm, vm.state) for vm in s.vms},
             )
     finally:

@@ -95,7 +95,7 @@ def test_cgroup_of_a_vm_contains_its_qemu(
 def read_pids(procs: Path) -> list[str]:
     try:
         return procs.read_text().split()
-    except OSError:  # a threaded group has no list
+    except OSError:  # a threaded group has no list of processes
         return []
 
 

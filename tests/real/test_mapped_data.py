@@ -1,4 +1,4 @@
-"""Data on tmpfs, which the server maps: what is in memory, and what programs beside the server see of it."""
+"""Data on tmpfs, which the server maps: resident memory, and what other programs see of the data."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_all_of_a_namespace_is_in_memory_while_it_exists(root: Path) -> None:
         assert app.run(["device", "add", "d", "--root", str(root), "--namespace", "name=c,size=16MiB"]) == 0
         assert is_mapped(server, "c")
         assert app.run(["device", "remove", "d/b", "--root", str(root), "--yes"]) == 0
-        until(lambda: not is_mapped(server, "b"), "that its memory is free")
+        until(lambda: not is_mapped(server, "b"), "the mapping of b is gone")
 
 
 @in_memory
 def test_a_file_without_enough_memory_is_served_by_system_calls(root: Path) -> None:
     make_device(root, "name=d,size=64MiB,op=40%", "name=a,size=32MiB")
-    # Larger than the memory: nobody says how much longer than the namespace its file may be.
+    # The file may be larger than the namespace by any amount.
     with image(root, "a").open("r+b") as file:
         file.truncate(1 << 45)
     with served(root, "d") as server, NbdClient(server.run.export("a"), "a") as client:

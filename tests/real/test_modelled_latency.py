@@ -1,4 +1,4 @@
-"""Each front end answers when the model says: the mean that a client sees against the modelled one."""
+"""Each front end answers at the modelled time: the mean latency of a client is compared with the model."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from yardstick import Yardstick
 GROUP = "measured times, and the kernel's switches"
 TOLERANCE = 0.05
 TRIES = 6
-"""Other work on the machine delays a client without the model knowing: one undisturbed run is enough."""
+"""Other work on the machine delays a client, but not the model: one undisturbed run is enough."""
 RUN_S = 2.0
 SIZE_BYTES = 48 << 20
 DATA = b"l" * 4096
-# Ten times as slow as life, a request takes 10 ms or more: clients in Python add less than a hundredth.
+# At ten times real time a request takes 10 ms or more: Python clients add less than a hundredth.
 TIME_SCALE = 10
 
 Seen = tuple[int, float]
-"""How many requests, and their mean latency in seconds."""
+"""Number of requests, and their mean latency in seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def over_nvme_tcp(server: Server, depth: int) -> Seen:
 
 
 def kept_full(depth: int, begin: Callable[[int], int], completed: Callable[[], int]) -> Seen:
-    """Writes, `depth` of them in flight."""
+    """Keep `depth` writes in flight."""
     begun_s: dict[int, float] = {}
     took_s: list[float] = []
     offsets = itertools.cycle(range(0, SIZE_BYTES, 7 * 4096))
@@ -83,7 +83,7 @@ def kept_full(depth: int, begin: Callable[[int], int], completed: Callable[[], i
 def client_over_model(server: Server, load: Callable[[Server, int], Seen], depth: int) -> float:
     before = server.queue()
     requests, seen_s = load(server, depth)
-    # Answers leave before their modelled end, by what the way to the client takes.
+    # Replies leave before the modelled end, by the time that they need to reach the client.
     until(lambda: server.queue()["outstanding"] == 0, "the end of all requests")
     after = server.queue()
     completed = sum(after["completed"].values()) - sum(before["completed"].values())

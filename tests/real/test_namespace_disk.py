@@ -1,4 +1,4 @@
-"""Giving a block device to a VM of a real libvirt and taking it back, as `vm map` and `vm unmap` do."""
+"""Attach a block device to a VM of a real libvirt and detach it, as `vm map` and `vm unmap` do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIZE_BYTES, SLICE_BYTES = 8 << 20, 4 << 20
 
 @pytest.fixture
 def console(libvirt_host: LibvirtHost, tmp_path: Path) -> Iterator[Path]:  # noqa: F811
-    """Of a VM that is defined, runs, and has no disk yet."""
+    """The console of a running, persistent VM without disks."""
     folder = libvirt_host.folder
     shutil.copy(compile_writer(tmp_path), folder / "bare_writer")
     console = folder / f"{NAME}.log"
@@ -59,7 +59,7 @@ def test_namespace_disk_is_attached_written_and_detached(
             remove_disk(domain, "vda", device, unplug=False)
         assert all(device in domain.xml(state) for state in domain.states)
         remove_disk(domain, "vda", device, unplug=True)
-        until(lambda: "let go" in console.read_text(), "that the VM let go")
+        until(lambda: "let go" in console.read_text(), "the VM has released the disk")
         assert target_of(domain, path) is None
         content = path.read_bytes()
         assert any(content[:SLICE_BYTES])

@@ -1,4 +1,4 @@
-"""What survives: kill -9 at any moment, clean stops, damaged and missing placement."""
+"""Durability: `kill -9` at any moment, clean stops, damaged and missing placement."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ BLOCK = 16384
 BLOCKS_EACH = 200
 WRITERS = 3
 FLUSHED = 60
-"""Blocks at least, in each round."""
+"""Minimum number of blocks in each round."""
 ROUNDS = 2
 MAPPINGS = ("page", "bast", "fast,cluster=2", "dftl")
 PAGE = 4096
-"""The kernel finishes a page that it has begun to write; a killed server stops anywhere in its own memory."""
+"""Unit of an atomic write: the kernel completes a page it has begun to write, a killed server does not."""
 
 
 def content(block: int, version: int) -> bytes:
@@ -34,7 +34,7 @@ def content(block: int, version: int) -> bytes:
 
 
 class Writer(threading.Thread):
-    """Writes blocks of its own until the server dies; knows what has to be there afterwards."""
+    """Writes to a range of blocks until the server dies, and records which versions must survive."""
 
     def __init__(self, server: Server, first: int, durable: dict[int, int], seed: int) -> None:
         super().__init__(daemon=True)
@@ -72,7 +72,7 @@ def flushed_enough(writers: list[Writer]) -> bool:
 
 
 def verify(client: NbdClient, writer: Writer, unit: int) -> None:
-    """A write under way may be there in part: each `unit` of bytes is of a version since the durable one."""
+    """A write in flight may be partial: each `unit` of bytes has a version since the durable one."""
     for block in range(writer._first, writer._first + BLOCKS_EACH):
         found = client.read(block * BLOCK, BLOCK)
         low, high = writer.durable.get(block, 0), writer.issued.get(block, 0)
@@ -80,7 +80,7 @@ def verify(client: NbdClient, writer: Writer, unit: int) -> None:
         each = np.frombuffer(b"".join(versions), np.uint8).reshape(-1, BLOCK // unit, unit)
         same = each == np.frombuffer(found, np.uint8).reshape(-1, unit)
         assert same.all(axis=2).any(axis=0).all(), block
-        # Start the next round from what is there.
+        # The next round starts from the present contents.
         for version in range(max(low, high), low - 1, -1):
             if found == (content(block, version) or bytes(BLOCK)):
                 writer.durable[block] = version
@@ -104,7 +104,7 @@ def test_flushed_data_survives_kill_9(root: Path, mapping: str) -> None:
         writers = [Writer(server, n * BLOCKS_EACH, durable[n], 100 * round_ + n) for n in range(WRITERS)]
         for writer in writers:
             writer.start()
-        # On a busy machine it takes a while before there is something to lose.
+        # On a busy machine it takes a while until there are unflushed writes.
         until(partial(flushed_enough, writers), "flushed writes")
         time.sleep(generator.uniform(0.1, 0.9))
         server.kill()
@@ -127,13 +127,13 @@ def assert_placement_matches(server: Server) -> None:
 
 
 def data_bytes(path: Path) -> int:
-    """What is not a hole. Not `st_blocks`: file systems count blocks of their own, such as extent trees."""
+    """Bytes that are not holes. `st_blocks` also counts metadata of the file system, such as extent trees."""
     with path.open("rb") as file:
         end, total, hole = file.seek(0, os.SEEK_END), 0, 0
         while hole < end:
             try:
                 data = file.seek(hole, os.SEEK_DATA)
-            except OSError:  # ENXIO: there is none any more.
+            except OSError:  # ENXIO: no data follows.
                 break
             hole = file.seek(data, os.SEEK_HOLE)
             total += hole - data
@@ -150,7 +150,7 @@ def test_a_clean_stop_keeps_the_placement(root: Path, mapping: str) -> None:
             control.move_ops("a", "b", 2)
             until(
                 lambda: not control.statistics()["namespaces"][0]["space"]["pending_out_blocks"],
-                "that the blocks are b's",
+                "all blocks belong to b",
             )
             before = control.statistics()
         assert server.stop() == 0
@@ -207,7 +207,7 @@ def test_sockets_of_a_dead_server_are_replaced_but_not_of_a_live_one(root: Path)
             Server(root, "d")
         server.process.kill()
         server.process.wait()
-        # The server ends with its parent, cleanly, and leaves the parent's sockets behind.
+        # The server ends cleanly when its parent ends, and does not remove the sockets of the parent.
         deadline = time.monotonic() + READY_S
         while True:
             assert time.monotonic() < deadline
@@ -235,7 +235,7 @@ def test_requests_of_a_killed_client_do_not_overwrite_what_is_written_after_it(
             until(lambda: server.queue()["outstanding"], "its first piece is in progress")
         with server.control() as control:
             control.set_limit("a")
-        # Its VM is started again.
+        # The VM is restarted.
         last = length - 4096
         with NbdClient(server.run.export("a"), "a") as client:
             client.write(last, b"n" * 4096)

@@ -1,4 +1,4 @@
-"""Hard disks served over NBD: what fio sees against the model, parts, what a disk refuses, SIGKILL."""
+"""Hard disks over NBD: latencies of fio against the model, partitions, refused commands, SIGKILL."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ GROUP = "measured times, and the kernel's switches"
 
 TOLERANCE = 0.1
 TRIES = 4
-"""Other work on the machine delays a client without the model knowing: one undisturbed run is enough."""
+"""Other work on the machine delays a client, but not the model: one undisturbed run is enough."""
 
 
 def as_modelled(measure: Callable[[], float], modelled: float) -> None:
-    """One of the tries has to come out as modelled; skips the test if each was disturbed."""
+    """One of the tries must match the model; skips the test if each was disturbed."""
     measured = []
     for _ in range(TRIES):
         with Yardstick() as yardstick:
@@ -75,7 +75,7 @@ def test_random_reads_take_a_seek_and_half_a_revolution(root: Path) -> None:
 def test_a_stream_runs_at_the_rate_of_the_disks(disks: int, rate_bytes_s: float, root: Path) -> None:
     require("fio")
     make_device(root, f"name=d,preset=cheetah-15k7,disks={disks},size=4GiB")
-    # Slower than life, so that what this machine can copy is not what is measured.
+    # Slower than real time, so that the copying speed of this machine is not what is measured.
     scale = 4
     with prompted(), served(root, "d", "--latency", "real", "--time-scale", str(scale)) as server:
         as_modelled(
@@ -132,7 +132,7 @@ def test_status_shows_shares_of_the_time_of_a_disk(root: Path) -> None:
             pool.submit(_read_at_random, server, name, seed, stop) for name in ("a", "b") for seed in range(4)
         ]
         try:
-            # Nobody is owed a share of a disk that serves requests as they come.
+            # A disk that serves requests in order of arrival has no shares.
             unknown = daemon.eventually("both read", lambda s: all(vm.share for vm in s.vms))
             assert {(vm.verdict, vm.target_share, vm.target_iops) for vm in unknown.vms} == {
                 (Verdict.NO_MECHANISM, None, None)
@@ -153,7 +153,7 @@ def test_status_shows_shares_of_the_time_of_a_disk(root: Path) -> None:
 
 
 def _read_at_random(server: Server, name: str, seed: int, stop: threading.Event) -> int:
-    """The number of reads until `stop`."""
+    """Number of reads until `stop`."""
     blocks, done = np.random.default_rng(seed), 0
     with NbdClient(server.run.export(name), name) as client:
         while not stop.is_set():
@@ -178,7 +178,7 @@ def test_flushed_data_survives_sigkill(root: Path) -> None:
 def test_short_profile_detects_seeking(root: Path) -> None:
     require("fio")
     make_device(root, "name=d,preset=cheetah-15k7,size=4GiB")
-    # Slower than life, so that the difference between its times is not lost in what other work adds to both.
+    # Slower than real time, so that other work does not hide the difference between the two times.
     with served(root, "d", "--latency", "real", "--time-scale", "4") as server:
         reply = run(
             *(sys.executable, "-m", "slo_ctl.cli", "device", "profile", server.uri(), "--root", str(root)),
@@ -189,5 +189,5 @@ def test_short_profile_detects_seeking(root: Path) -> None:
     assert profile["identity"]["model"] == "EMULATED disk d"
     assert profile["ratios"]["read"]["minimum"] > 1.5, "in sequence 1.6 ms, at random over 8 ms"
     assert {each["access"] for each in profile["measurement"]} == {"sequential read", "random read"}
-    # All of the 2 GiB at random would take four minutes and more: fio has to end by the clock.
+    # Random reads of all 2 GiB would take over four minutes, so fio is limited by time.
     assert max(each["elapsed_s"] for each in profile["measurement"]) < 20

@@ -1,4 +1,4 @@
-"""Served with latency: weights, limits and schedulers."""
+"""Serving with modelled latency: weights, limits and schedulers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from slo_ctl.drives.control import ControlClient, ControlError
 GROUP = "measured times, and the kernel's switches"
 
 TRIES = 6
-"""Other work on the machine holds the loads up in some windows, but not in each."""
+"""Other work on the machine delays the loads in some windows, but not in all."""
 
 
 class Load(threading.Thread):
-    """Writes as fast as it is let."""
+    """A client that writes as fast as it can."""
 
     def __init__(self, server: Server, namespace: str) -> None:
         super().__init__(daemon=True)
@@ -36,7 +36,7 @@ class Load(threading.Thread):
 
 
 def writes_a_second(control: ControlClient, seconds: float) -> list[float]:
-    """By namespace."""
+    """Writes per second by namespace."""
 
     def written() -> tuple[float, list[int]]:
         reply = control.statistics()["namespaces"]
@@ -59,7 +59,7 @@ def test_limits_are_enforced_and_weights_accepted(root: Path) -> None:
                 load.start()
             time.sleep(0.5)
             measured: list[list[float]] = []
-            # The loads need this machine's CPUs, which others may take for a window, but not for each.
+            # The loads need CPU time; other work may take it in one window, but not in all.
             while not (
                 measured
                 and measured[-1][0] == pytest.approx(100, rel=0.1)
@@ -78,7 +78,7 @@ def test_limits_are_enforced_and_weights_accepted(root: Path) -> None:
 
 def test_scheduler_changed_while_serving_takes_effect_and_is_stored(root: Path) -> None:
     make_device(root, "name=d,size=64MiB,op=40%,dies=1,scheduler=fifo", "name=a,weight=4", "name=b")
-    # Slower than life, so that the loads always wait for the device and never for a CPU.
+    # Slower than real time, so that the loads always wait for the device and never for a CPU.
     with served(root, "d", "--latency", "real", "--time-scale", "10") as server:
         with server.control() as control:
             loads = [Load(server, name) for name in ("a", "a", "a", "a", "b", "b", "b", "b")]
@@ -90,7 +90,7 @@ def test_scheduler_changed_while_serving_takes_effect_and_is_stored(root: Path) 
                 assert control.statistics()["scheduler"] == scheduler
                 time.sleep(0.5)
                 measured: list[float] = []
-                # What other work does to this machine it does not do in each window.
+                # Other work on this machine disturbs some windows, but not all.
                 while not measured or measured[-1] != ratio:
                     assert len(measured) < TRIES, (scheduler, measured)
                     first, second = writes_a_second(control, 2)
@@ -129,13 +129,13 @@ def test_a_stop_waits_neither_for_a_throttled_request_nor_for_an_idle_client(roo
         begin = time.monotonic()
         waiting = threading.Thread(target=lambda: throttled.write(4096, b"y" * 4096))
         waiting.start()
-        # It is throttled: the server has it, and has not answered.
+        # It is throttled: the server has received it, and has not answered.
         until(lambda: server.queue()["outstanding"] == 1, "the write that waits")
         assert waiting.is_alive()
         assert server.stop() == 0
-        # Not a measurement: the limit would have it wait for 1000 s.
+        # Not a performance test: with the limit it would wait for 1000 s.
         assert time.monotonic() - begin < 500
-        # It was told that its write is done, and it is.
+        # The client was told that its write is complete, so the data must be there.
         waiting.join(READY_S)
         assert not waiting.is_alive()
         with pytest.raises(ConnectionError):
@@ -165,13 +165,13 @@ def test_a_stop_answers_no_request_with_an_error(root: Path) -> None:
         threads = [threading.Thread(target=zero, args=(client,)) for client in clients]
         for thread in threads:
             thread.start()
-        # One is in progress, in pieces, and the others wait for it.
+        # One is in progress, in parts, and the others wait for it.
         until(lambda: server.queue()["outstanding"], "the first piece")
         assert server.stop() == 0
         for thread, client in zip(threads, clients, strict=True):
             thread.join(READY_S)
             client.close()
     assert len(ends) == len(clients)
-    # QEMU sends a request that has no answer again, but passes an error on to its guest.
+    # QEMU resends a request that got no reply, but passes an error on to its guest.
     assert not [end for end in ends if isinstance(end, NbdError)]
     assert any(isinstance(end, ConnectionError) for end in ends)

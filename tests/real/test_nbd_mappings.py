@@ -1,4 +1,4 @@
-"""Served drives that do not map by page: merges and accesses to the map, counted and shown."""
+"""Served drives with other mappings than by page: merges and map accesses are counted and shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slo_ctl.cli import app
 
 PAGE = 4096
 BLOCK_PAGES = 128
-"""Of the preset, where blocks are not clustered."""
+"""From the preset, for drives without clustered blocks."""
 
 
 def flash(server: Server, namespace: int = 0) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def write(server: Server, pages: list[int]) -> None:
 
 @pytest.mark.parametrize("latency", ["none", "real"])
 def test_bast_merges_match_calculation_by_hand(root: Path, latency: str) -> None:
-    """A logical block written over in order is switched, in part it is completed, backwards it is copied."""
+    """A log block that is written in order is switched, one in part is completed, one backwards is copied."""
     make_device(root, "name=d,size=32MiB,op=25%,mapping=bast")
     block = list(range(BLOCK_PAGES))
     with served(root, "d", "--latency", latency, "--time-scale", "0.01") as server:
@@ -41,7 +41,7 @@ def test_bast_merges_match_calculation_by_hand(root: Path, latency: str) -> None
         write(server, block)
         write(server, [0])  # The log block is full and in order.
         assert merges(server) == (1, 0, 0)
-        write(server, [1, 2, *reversed(block)])  # A page out of order is not taken in order.
+        write(server, [1, 2, *reversed(block)])  # a page that is out of order is not appended in order
         partial_and_full = merges(server)
         assert partial_and_full[0] == 1
         assert partial_and_full[2] >= 1
@@ -89,7 +89,7 @@ def test_fio_verifies_and_show_reports_merges(root: Path, capsys: pytest.Capture
 
 
 def test_log_blocks_move_while_the_device_is_served(root: Path) -> None:
-    """The giver's log blocks are merged to be given; the taker then has more of them."""
+    """Log blocks of the giver are merged before they move to the taker."""
     spec = "name=d,size=32MiB,op=40%,dies=2,block=128KiB,mapping=fast,precondition=yes"
     assert (
         app.run(
@@ -107,7 +107,7 @@ def test_log_blocks_move_while_the_device_is_served(root: Path) -> None:
 
         before = spaces()
         control.move_ops("a", "b", 20)
-        until(lambda: not spaces()[0]["pending_out_blocks"], "that a has given its blocks")
+        until(lambda: not spaces()[0]["pending_out_blocks"], "a has given its blocks")
         after = spaces()
         assert [now["ops_blocks"] - was["ops_blocks"] for was, now in zip(before, after, strict=True)] == [
             -20,

@@ -1,4 +1,4 @@
-"""What one NBD client does costs the others nothing beyond their share: dying, lying, crowding."""
+"""An NBD client that dies, violates the protocol or opens many connections does not slow down the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def large_drive(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @pytest.fixture
 def server(large_drive: Server) -> Iterator[Server]:
-    """It serves others as before when the test is over."""
+    """The server must work as before when the test is over."""
     first = large_drive.pid()
     yield large_drive
     assert large_drive.pid() == first, large_drive.log()
@@ -96,7 +96,7 @@ def test_largest_requests_use_bounded_memory_and_release_it(server: Server) -> N
 def admitted(server: Server) -> bool:
     try:
         NbdClient(server.run.export("a"), "a").close()
-    except (ConnectionError, BlockingIOError):  # the second: not even the socket's backlog has room
+    except (ConnectionError, BlockingIOError):  # BlockingIOError: the backlog of the socket is full as well
         return False
     return True
 
@@ -162,7 +162,7 @@ def test_killed_server_is_restarted_for_clients_that_reconnect(root: Path) -> No
             for _ in range(2):
                 before = server.pid()
                 os.kill(before, signal.SIGKILL)
-                until(partial(is_another, server, before), "the server is there again")
+                until(partial(is_another, server, before), "the server is restarted")
                 guest.stdin.write("read -P 7 0 64k\nwrite -P 7 64k 64k\nflush\n")
                 guest.stdin.flush()
             output, _ = guest.communicate("read -P 7 0 128k\n", timeout=READY_S)

@@ -1,4 +1,4 @@
-"""Preconditioning: the placement of a device at its steady state, its data untouched."""
+"""Preconditioning brings the placement of a device to its steady state and keeps its data."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_preconditioned_device_collects_garbage_from_its_first_writes(
     host, moved = (
         after["flash"][key] - before["flash"][key] for key in ("host_page_writes", "gc_page_writes")
     )
-    # fio's writes are of one size; those of the preconditioning were of several.
+    # fio writes with one size; the preconditioning wrote with several.
     assert (host + moved) / host == pytest.approx(output["waf"], rel=0.3)
 
 
@@ -127,7 +127,7 @@ def _children(pid: int) -> list[str]:
 
 
 def served_when_free(root: Path) -> Any:
-    """The preconditioning process notices that its parent is gone when it next has something to tell."""
+    """The preconditioning process detects the end of its parent when it next reports progress."""
     deadline = time.monotonic() + READY_S
     while True:
         try:

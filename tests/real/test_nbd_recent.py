@@ -1,4 +1,4 @@
-"""The last seconds in `stats`: latencies as clients saw them, and what limits cost."""
+"""The last seconds in `stats`: latencies that clients saw, and delays by limits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_histogram_has_modelled_times_of_the_last_real_seconds(root: Path) -> No
 
 
 def is_part(part: Any, whole: Any) -> bool:
-    """Whether each name in `part` is in `whole`, with the same value."""
+    """Whether each name in `part` is in `whole` with the same value."""
     if isinstance(part, dict):
         return all(name in whole and is_part(each, whole[name]) for name, each in part.items())
     if isinstance(part, list):
@@ -80,7 +80,7 @@ def test_brief_statistics_are_a_part_of_all(root: Path, latency: str) -> None:
             del namespace["recent"]["window_s"]
     assert is_part(brief, whole)
     assert not is_part(whole, brief)
-    # Requests are counted by the queue, where there is one.
+    # Requests are counted by the queue, if there is one.
     assert [("answered" in each, "queue" in each) for each in brief["namespaces"]] == [
         (latency == "none", latency == "real")
     ] * 2
@@ -95,7 +95,7 @@ def recent(control: ControlClient) -> dict[str, Any]:
 
 
 def with_limit(client: NbdClient, control: ControlClient) -> dict[str, Any]:
-    """Of 100 writes without a limit and 20 with one of 20 a second."""
+    """`stats` after 100 writes without a limit and 20 with a limit of 20 a second."""
     control.set_limit("d")
     for number in range(100):
         client.write(number * 4096, b"x" * 4096)
@@ -106,7 +106,7 @@ def with_limit(client: NbdClient, control: ControlClient) -> dict[str, Any]:
 
 
 def as_limited(output: dict[str, Any]) -> bool:
-    """One in 20 of a second apart, but for those that a burst may take."""
+    """The delays are 1/20 s each, except for the requests that a burst allows."""
     write = output["latency_us"]["write"]
     p99 = write["p99"] == pytest.approx(50_000, rel=0.2)
     return bool(write["count"] == 120 and write["p50"] < 10_000 and p99)
@@ -124,10 +124,10 @@ def test_limit_shows_as_throttle_wait_of_the_window(root: Path) -> None:
                 with Yardstick() as yardstick:
                     output = with_limit(client, control)
                 assert output["throttle_wait_us"] > 1000
-                # Only what was measured on a machine that does nothing else has to be right.
+                # The values must be right only if they were measured without other work on the machine.
                 assert as_limited(output) or not yardstick.undisturbed, output
                 tried.append(output)
                 if not as_limited(output):
                     until(lambda: not recent(control)["latency_us"]["write"]["count"], "a new beginning")
-        until(lambda: not recent(control)["latency_us"]["write"]["count"], "that the past is left out")
+        until(lambda: not recent(control)["latency_us"]["write"]["count"], "earlier requests are excluded")
         assert recent(control)["window_s"] == pytest.approx(10, abs=3)

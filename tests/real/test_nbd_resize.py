@@ -1,4 +1,4 @@
-"""`slo-ctl device resize`, `add` and `remove`, served and not: data is kept unless its loss is wanted."""
+"""`slo-ctl device resize`, `add` and `remove`, served and not: data is lost only with explicit permission."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_namespaces_are_added_and_removed(root: Path, capsys: pytest.CaptureFixt
         assert "device d already has a namespace b" in capsys.readouterr().err
         assert device(root, "add", "d", "--namespace", "name=a,size=40MiB") == 2
         assert "32 MiB of 64 MiB is unallocated" in capsys.readouterr().err
-        # All that is free.
+        # All unallocated space.
         assert device(root, "add", "d", "--namespace", "name=a") == 0
         assert "added d/a: 32MiB" in capsys.readouterr().out
         with server.control() as control:
@@ -115,7 +115,7 @@ def test_namespaces_are_added_and_removed(root: Path, capsys: pytest.CaptureFixt
         # OPS in proportion to size.
         assert found["a"]["ops_blocks"] == pytest.approx(2 * found["c"]["ops_blocks"], abs=2)
         server.kill()
-    # By NSID: that of the first `a` is not used again.
+    # In order of NSID: the NSID of the first `a` is not reused.
     assert namespaces(root) == [("b", 16), ("c", 16), ("a", 32)]
     assert device(root, "remove", "d/b", "--yes") == 0
     assert device(root, "remove", "d/b", "--yes") == 2
@@ -137,7 +137,7 @@ def test_a_removed_namespace_does_not_wait_for_what_its_client_has_asked_for(roo
             client = opened.enter_context(NbdClient(server.run.export("a"), "a"))
             client.socket.sendall(nbd_request(ZERO, 0, 4 * GIB - 4096) * 64)
         until(lambda: of_a()["answered"]["zeroes"]["requests"], "zeroes are written")
-        # Within the time that the client waits for a reply.
+        # Within the client's timeout for a reply.
         control.command("delete_namespace", namespace="a")
         assert [n["name"] for n in control.statistics()["namespaces"]] == ["b"]
 
@@ -157,13 +157,13 @@ def test_namespaces_added_while_served_have_sockets_at_once(
             client.write(MIB, b"kept" * 1024)
             client.flush()
             assert virtio.read(MIB, 4096) == b"kept" * 1024
-        # The sockets outlast the server: clients wait until it has been started again.
+        # The sockets outlive the server: clients wait until it has been restarted.
         os.kill(server.pid(), signal.SIGKILL)
         with NbdClient(export, "b") as client, VhostUserClient(vhost_user) as virtio:
             assert client.read(MIB, 4096) == virtio.read(MIB, 4096) == b"kept" * 1024
         assert device(root, "remove", "d/b", "--yes") == 0
         until(lambda: not (export.exists() or vhost_user.exists()), "the sockets are removed")
-        # Another one of that name.
+        # A new namespace with the same name.
         assert device(root, "add", "d", "--namespace", "name=b,size=8MiB") == 0
         with NbdClient(export, "b") as client, VhostUserClient(vhost_user) as virtio:
             assert client.size == virtio.capacity_bytes == 8 * MIB

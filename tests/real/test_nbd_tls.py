@@ -1,4 +1,4 @@
-"""TLS as docs/device.md has it: certificates of the server, and of clients where they are wanted."""
+"""TLS as described in docs/device.md: server certificates, and client certificates where required."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ def test_clients_connect_with_a_certificate_only(root: Path, tmp_path: Path) -> 
     with served(root, "d", "--tls-certificates", str(pki), "--tls-verify-peer") as server:
         there_and_back(encrypted(server, "a", pki), tmp_path)
         assert refused(encrypted(server, "a", stranger))
-        # A socket gives its namespace only, with TLS as without.
+        # A socket gives access to its own namespace only, with and without TLS.
         assert refused(encrypted(server, "a", pki).replace("/a?", "/b?"))
         assert refused(server.uri("a"))
         with pytest.raises((NbdError, ConnectionError)):
             NbdClient(server.run.export("a"), "a")
-        # One that knows the CA and has no certificate.
+        # A client with the CA and without a certificate.
         for name in ("client-cert.pem", "client-key.pem"):
             (pki / name).unlink()
         assert refused(encrypted(server, "a", pki))
@@ -140,11 +140,11 @@ def test_renewed_certificates_are_used_for_new_clients(root: Path) -> None:
         until(lambda: f"{pki}/server-key.pem can be read by all users" in server.log(), "a warning")
         assert trusts(server, before)
         assert not trusts(server, renewed)
-        until(lambda: "a client of NBD cannot connect: received fatal alert" in server.log(), "the reason")
-        # Half of the new files are there.
+        until(lambda: "a client of NBD cannot connect: received fatal alert" in server.log(), "a log line")
+        # Only half of the new files are in place.
         shutil.copy(renewed / "server-cert.pem", pki)
         assert trusts(server, before)
-        until(lambda: "the certificates before remain in use" in server.log(), "a line about them")
+        until(lambda: "the certificates before remain in use" in server.log(), "a log line")
         shutil.copy(renewed / "server-key.pem", pki)
         assert trusts(server, renewed)
         assert not trusts(server, before)

@@ -34,7 +34,7 @@ def server(root: Path) -> Iterator[Server]:
 
 
 def patchy_image(path: Path, size: int) -> None:
-    """Random data here, holes there."""
+    """An image with random data and holes."""
     generator = random.Random(5)  # noqa: S311 - no secret
     with path.open("wb") as file:
         file.truncate(size)
@@ -122,7 +122,7 @@ def test_one_socket_gives_one_namespace(root: Path) -> None:
         with NbdClient(server.run.export("vm1"), "") as client:
             assert client.size == 32 * MIB
             client.write(0, b"secret of vm1")
-        # Another process, as another VM is: what one process may reach by one socket it may by the other.
+        # A second process, like a second VM: it may access what the first one may access.
         for export in ("vm1", "nosuch", "../vm1", "x" * 4096):
             uri = nbd_uri(server.run.export("vm2"), export)
             assert subprocess.run(["nbdinfo", uri], capture_output=True, check=False).returncode != 0
@@ -174,15 +174,15 @@ def test_full_disk_is_reported_to_the_guest_as_enospc(small: Path) -> None:
         with server.control() as control:
             output = control.statistics()["namespaces"][0]
             assert (output["healthy"], "full" in output["reason"]) == (False, True)
-            # What is there already can be written again.
+            # Allocated blocks can be overwritten.
             client.write(0, b"z" * 4096)
             client.trim(0, 8 * MIB)
-            until(lambda: control.statistics()["namespaces"][0]["healthy"], "that it is well")
+            until(lambda: control.statistics()["namespaces"][0]["healthy"], "the namespace is healthy")
             assert control.statistics()["namespaces"][0]["reason"] is None
         client.write(20 * MIB, b"y" * MIB)
         client.flush()
         assert server.log().count("is full") == 1
-        until(lambda: "works again" in server.log(), "that it says so")
+        until(lambda: "works again" in server.log(), "a log line about it")
 
 
 def test_device_is_served_and_restarted_on_a_full_disk(small: Path) -> None:
@@ -203,7 +203,7 @@ def processes(server: Server) -> list[int]:
 
 
 class NoSpace:
-    """No room in the file system of a directory."""
+    """Fills the file system of a directory."""
 
     def __init__(self, folder: Path) -> None:
         self.ballast = folder / "ballast"

@@ -1,4 +1,4 @@
-"""Large requests cost a neighbour no more than the same bytes in small ones, through every front end."""
+"""Large requests cost a neighbour no more than the same bytes in small requests, over every front end."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TOTAL_BYTES = {"read": 128 * MIB, "write": 128 * MIB, "discard": 8 * GIB, "zeroe
 SMALL_BYTES = {"read": 64 << 10, "write": 64 << 10, "discard": 4 * MIB, "zeroes": 256 << 10}
 MOST_RATIO = 3.0
 LEAST_WAIT_S = 0.2
-"""A shorter wait is that for a CPU of a busy machine, whatever is asked for."""
+"""Shorter waits are caused by the CPU of a busy machine."""
 LEAST_RATE = 0.1
-"""Of the requests each second next to small ones, which another moment of a busy machine may halve and more;
-large requests that are not split leave 0.01."""
+"""Minimum part of the requests per second beside small requests. A busy machine may halve it and more; large
+requests that are not split leave 0.01."""
 ROUNDS = 5
-"""Other work of the machine adds to some of them, what the server does to all."""
+"""Number of attempts: other work disturbs some of them, a fault of the server all of them."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 class Neighbour(threading.Thread):
-    """Reads 4 KiB at a time, and notes how long each took; asks the control socket as well."""
+    """Reads 4 KiB at a time, and records how long each read took; also queries the control socket."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(daemon=True)
@@ -72,7 +72,7 @@ class Neighbour(threading.Thread):
 
 
 def neighbour_while(server: Server, front_end: str, kind: str, each: int) -> tuple[float, float]:
-    """The longest that a neighbour waited while so much was asked for, and its requests each second."""
+    """Longest wait of a neighbour during the transfer, and its requests per second."""
     with server.control() as control:
         nvme = control.hello()["nvme_tcp"]
         nsid = {each["name"]: each["nsid"] for each in control.statistics()["namespaces"]}["a"]

@@ -1,4 +1,4 @@
-"""A minimum and a p99 on a real block device are kept by limits on others, which are restored afterwards."""
+"""A minimum and a p99 on a real block device are met by limits on other VMs, which are removed afterwards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TRIES = 3
 WINDOW_S = 3.0
 NO_TARGET = "100s"
 PART = 3.0
-"""Of the p99 beside the noisy ones, that is the target."""
+"""The target, relative to the p99 beside the noisy VMs."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def limits_are_reported(status: HostStatus) -> bool:
 
 
 def minimum_kept(held: dict[str, float], without: dict[str, float]) -> bool:
-    """The others have most of what they had: nobody is throttled by more than it takes."""
+    """The others keep most of their IOPS: they are not throttled more than necessary."""
     web_kept = held["web"] >= max(0.8 * MINIMUM, 2 * without["web"])
     return web_kept and held["noisy1"] + held["noisy2"] >= 0.4 * (without["noisy1"] + without["noisy2"])
 
@@ -91,18 +91,18 @@ def test_minimum_is_met_beside_two_noisy_neighbours(root: Path) -> None:
         configure(root, device.path, f"min_iops = {MINIMUM}", groups, window_s=WINDOW_S)
         with running(root) as daemon:
             daemon.eventually("the minimum", lambda status: kept(status) and limits_are_reported(status))
-            # Over some time, not just once. Other work on this machine may spoil one time, but not all.
+            # In several windows: other work on this machine may disturb one of them.
             held: list[dict[str, float]] = []
             while not (held and minimum_kept(held[-1], without)):
                 assert len(held) < TRIES, (without, held)
                 held.append(rates(groups, number, 8.0))
 
-            # A crash leaves limits behind; the journal knows what was there.
+            # A crash leaves limits in place; the journal has the original values.
             daemon.kill()
         assert len(Journal(DaemonPlaces(root).journal)) > 0
         with running(root) as daemon:
             daemon.eventually("the minimum again", kept)
-            # Nobody left to be protected: limits go, step by step.
+            # Without a VM to protect, limits are removed step by step.
             device.readers.stop("web")
             daemon.eventually("limits restored", lambda _: device.limits() == before, 300)
             assert daemon.stop() == 0
@@ -111,7 +111,7 @@ def test_minimum_is_met_beside_two_noisy_neighbours(root: Path) -> None:
 
 
 def highest_p99_us(daemon: DaemonProcess, seconds: float) -> float:
-    """Of web's reads, over some windows."""
+    """Highest p99 of reads of web in some windows."""
     found, ends_at = [], time.monotonic() + seconds
     while time.monotonic() < ends_at:
         found.append(row_of(daemon.status(), "web").p99_read_us or 0.0)
@@ -126,7 +126,7 @@ def p99_is_met(target_us: float, status: HostStatus) -> bool:
 
 
 def least_p99_us(status: HostStatus) -> float | None:
-    """What limits reached that did not help; None: they are tried, or did help."""
+    """The lowest p99 that limits reached without helping; None if limits are being tried, or helped."""
     (device,) = status.devices
     found = re.search(
         r"web: limits on other VMs did not help: p99 at least (\S+) (us|ms|s) ", str(device.reasons)
@@ -157,7 +157,7 @@ def test_p99_is_met_beside_two_noisy_neighbours(root: Path) -> None:
                 status = daemon.eventually("the p99", partial(p99_is_decided, target_us), 180)
                 if p99_is_met(target_us, status):
                     break
-                # Other work on this machine delays requests, too, and limits of VMs do not change that.
+                # Other work on this machine also delays requests, which limits on VMs cannot change.
                 target_us = 1.5 * (least_p99_us(status) or 0.0)
             assert p99_is_met(target_us, status), status
             assert target_us < unprotected_us

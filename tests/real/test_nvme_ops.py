@@ -1,4 +1,4 @@
-"""OPS over NVMe: the log page and the command of a served device, by the code that uses nvme-cli for them."""
+"""OPS over NVMe: log page and command of a served device, used by the code that calls nvme-cli."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SPEC = "name=d,size=64MiB,op=40%,dies=2"
 
 
 class TcpTool(NvmeTool):
-    """Carries out `admin-passthru` over a connection of its own, in place of nvme-cli and a kernel."""
+    """Runs `admin-passthru` over its own connection, in place of nvme-cli and the kernel."""
 
     def __init__(self, queue: NvmeQueue) -> None:
         super().__init__("/bin/false")
@@ -102,7 +102,7 @@ def test_a_drive_that_does_not_allow_moves_refuses(log: DriveOpsLog) -> None:
 def test_damaged_pages_are_refused() -> None:
     header = struct.pack("<HHIQQQQ24x", 1, 64, 1, 1 << 20, 0, 0, 4096)
     assert parse_ops(header + bytes(64), 0.0).pages_per_block == 256
-    # A namespace that went since the header was read.
+    # A namespace that was removed after the header was read.
     assert parse_ops(header, 0.0).namespaces == ()
     for damaged in (
         b"",

@@ -1,4 +1,4 @@
-"""A device served over NBD and NVMe/TCP at once behaves as one device."""
+"""A device that is served over NBD and NVMe/TCP at once behaves as one device."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_nvme_tcp_and_nbd_share_one_device(server: Server) -> None:
             assert first["answered"]["writes"] == {"requests": 2, "bytes": len(data) + 8192}
             assert first["flash"]["host_page_writes"] >= (len(data) + 8192) // 16384
             assert second["answered"]["writes"]["requests"] == 0
-            # A stop waits neither for hosts nor for data that never comes.
+            # A stop waits neither for hosts nor for outstanding write data.
             queue.submit_write(1, 0, _MIB)
             assert server.stop() == 0
 
 
 def test_data_units_read_include_pages_never_written(root: Path) -> None:
-    """NVMe base specification, 5.16.1.3: what the host has read, in thousands of 512 bytes, rounded up."""
+    """NVMe base specification, 5.16.1.3: data read by the host, in thousands of 512 bytes, rounded up."""
     make_device(root, "name=d,size=64MiB,op=40%,dies=2", "name=a,size=32MiB", "name=b")
     with served(root, "d", "--nvme-tcp", "127.0.0.1:0") as server:
         address, nqn = server.nvme_tcp()
@@ -80,14 +80,14 @@ def test_hosts_reconnect_after_the_server_was_killed(root: Path) -> None:
             subprocess.run(["kill", "-KILL", str(first)], check=True)
             with pytest.raises((EOFError, OSError)):
                 queue.read(1, 0, BLOCK_BYTES)
-        # The socket stays open meanwhile: it waits instead of being refused.
+        # The socket stays open meanwhile: the connection waits instead of being refused.
         with io_queue(address, nqn) as queue:
             assert queue.read(1, 0, 8192) == b"x" * 8192
         assert server.stop() == 0
 
 
 def test_nvme_requests_take_as_long_as_over_nbd(root: Path) -> None:
-    """Those of the modelled drive, and the limits set for a namespace hold for both."""
+    """The latency of the modelled drive and the limits of a namespace apply to both."""
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")
     with served(root, "d", "--latency", "real", "--nvme-tcp", "127.0.0.1:0") as server:
         address, nqn = server.nvme_tcp()
@@ -105,7 +105,7 @@ def test_nvme_requests_take_as_long_as_over_nbd(root: Path) -> None:
             def counters() -> dict[str, Any]:
                 return dict(control.statistics()["namespaces"][0]["queue"])
 
-            # Answers leave before their modelled end, by what the way to the host takes.
+            # Replies leave before the modelled end, by the time that they need to reach the host.
             until(lambda: counters()["completed"]["writes"] == 20, "the end of all writes")
             assert counters()["throttled_ns"] > 0
 

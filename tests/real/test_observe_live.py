@@ -1,4 +1,4 @@
-"""What is seen of a live host: a real libvirtd, real cgroups, real clients of a served device."""
+"""Observation of a live host: a real libvirtd, real cgroups, real clients of a served device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GROUP = "measured times, and the kernel's switches"
 
 FROZEN_S = 3.0
 FIO_START_S = 300.0
-"""It measures its clocks first, on every CPU, which takes long on a busy host."""
+"""bpftrace first calibrates clocks on every CPU, which takes long on a busy host."""
 NEVER_S = 3600.0
 
 
@@ -63,7 +63,7 @@ def timed_look(observer: HostObserver) -> float:
 
 @pytest.fixture
 def only_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of libvirt is read again by the clock."""
+    """Disable the periodic reading of libvirt."""
     monkeypatch.setattr(libvirt_events, "REFRESH_S", NEVER_S)
 
 
@@ -76,7 +76,7 @@ def test_vm_is_followed_through_start_hotplug_and_stop(
     name = f"slo-live-{os.getpid()}"
     assert observed(observer, name) is None
     domain = libvirt_host.start_domain(name)
-    # Its cgroup may be seen before libvirt says that it has started.
+    # The cgroup may be seen before libvirt reports that the VM has started.
     until(lambda: state(observer, name) is VmState.RUNNING, "the VM")
     until(lambda: targets(observer, name) == ["vda"], "its disk")
     if find_tree(DEFAULT_ROOT) is not None:
@@ -93,7 +93,7 @@ def test_vm_is_followed_through_start_hotplug_and_stop(
     )
 
     domain.destroy()
-    until(lambda: observed(observer, name) is None, "that it is gone")
+    until(lambda: observed(observer, name) is None, "the VM is gone")
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_libvirtd_restart_is_survived(libvirt_host: LibvirtHost, observer: HostO
         connection.lookupByName(name).suspend()
         until(lambda: state(observer, name) is VmState.PAUSED, "an event of the new libvirtd")
         connection.lookupByName(name).destroy()
-        until(lambda: observed(observer, name) is None, "that it is gone")
+        until(lambda: observed(observer, name) is None, "the VM is gone")
     finally:
         connection.close()
         del domain
@@ -130,7 +130,7 @@ def test_hanging_libvirtd_does_not_block_observation(libvirt_host: LibvirtHost, 
         while time.monotonic() < deadline:
             slowest_s = max(slowest_s, timed_look(observer))
             time.sleep(0.1)
-        # Not a measurement: a look that waited for libvirt would have taken all the time that there was.
+        # Not a performance test: an observation that waited for libvirt would have taken all of the time.
         assert slowest_s < FROZEN_S / 2
         until(lambda: any("has not answered for" in note for note in observer.observe().notes), "a note")
     finally:
@@ -141,7 +141,7 @@ def test_hanging_libvirtd_does_not_block_observation(libvirt_host: LibvirtHost, 
 
 @contextmanager
 def cgroup(name: str) -> Iterator[tuple[str, Path]]:
-    """A group of the tree that accounts I/O: as in /proc/PID/cgroup, and its folder."""
+    """A group of the tree that accounts I/O: its name in /proc/PID/cgroup, and its folder."""
     tree = find_tree(DEFAULT_ROOT)
     if tree is None or os.geteuid() != 0:
         pytest.skip("no cgroup tree, or not root")
@@ -157,7 +157,7 @@ def cgroup(name: str) -> Iterator[tuple[str, Path]]:
 
 
 def fio_in(folder: Path, uri: str) -> subprocess.Popen[bytes]:
-    """A client that was born in a cgroup, as cgexec does it."""
+    """Start a client in a cgroup, as cgexec does."""
     script = 'echo $$ > "$0"/cgroup.procs && exec "$@"'
     fio = ("fio", "--name=x", "--ioengine=nbd", f"--uri={uri}", "--rw=randwrite", "--bs=4k", "--size=16m")
     options = ("--time_based", "--runtime=600", "--rate_iops=200", "--thread")
@@ -193,8 +193,8 @@ def test_clients_in_cgroups_are_tagged_by_their_sockets(root: Path) -> None:
             assert tenants() == set()
             device.sample()
             fio = fio_in(folder, server.uri("b"))
-            # It connects to learn the size, hangs up, and connects for good much later on a busy host.
-            # Nothing holds from one look to the next before its I/O flows.
+            # fio connects to learn the size, disconnects, and reconnects much later on a busy host. Until its
+            # I/O flows, two observations may differ.
             until(
                 lambda: keys() == {"b": "web"} or fio.poll() is not None,
                 "its namespace",
@@ -209,7 +209,7 @@ def test_clients_in_cgroups_are_tagged_by_their_sockets(root: Path) -> None:
             assert tenants() == {Tenant("ssd0", "b")}
             assert keys() == {"b": "web"}
             stop(fio)
-            until(lambda: tenants() == set(), "that it closed the connection")
+            until(lambda: tenants() == set(), "fio has disconnected")
         finally:
             if fio is not None:
                 stop(fio)

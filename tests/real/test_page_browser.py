@@ -1,4 +1,4 @@
-"""The page in a real browser, from a real daemon: contents, keys, narrow and dark screens, accessibility."""
+"""The page of a real daemon in a real browser: contents, keys, narrow and dark screens, accessibility."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Where a daemon with two VMs serves its page, once both have a history."""
+    """The address of the page of a daemon with two VMs that both have a history."""
     with tempfile.TemporaryDirectory(prefix="slo-") as folder, ExitStack() as stack:
         root = Path(folder)
         make_device(root, "name=ssd0,preset=fast15,size=32MiB,channels=1,dies=2", "name=web", "name=db")
@@ -70,14 +70,14 @@ def page(browser: Browser, address: str) -> Iterator[Page]:
 
 
 def chart(page: Page, title: str) -> tuple[str, str]:
-    """Selectors of a curve and of the values below it, once it is drawn."""
+    """Selectors of a chart and of the values below it, after it is drawn."""
     figure = f'figure:has(strong:text-is("{title}"))'
     expect(page.locator(f"{figure} canvas")).to_be_visible()
     return f"{figure} .chart", f"{figure} .reading"
 
 
 def until(page: Page, expression: str) -> None:
-    """Wait until a JavaScript expression is true; the page's policy forbids Playwright's own way."""
+    """Wait until a JavaScript expression is true; the page's CSP forbids Playwright's own function."""
     deadline = time.monotonic() + WAIT_S
     while not page.evaluate(expression):
         assert time.monotonic() < deadline, expression
@@ -85,7 +85,7 @@ def until(page: Page, expression: str) -> None:
 
 
 def test_each_vm_has_a_row_with_verdict_and_reason(page: Page) -> None:
-    # Other tests may have VMs on this host meanwhile.
+    # Other tests may run VMs on this host at the same time.
     for vm, verdict in (("web", "idle"), ("db", "idle"), (HOSTILE, "unknown-vm")):
         row = page.locator("#vms tr", has=page.get_by_role("button", name=vm, exact=True))
         expect(row).to_contain_text(verdict)
@@ -124,14 +124,14 @@ def test_charts_follow_the_keyboard(page: Page) -> None:
     whole = page.evaluate(shown)
     page.keyboard.press("+")
     until(page, f"{shown} < {whole}")
-    # All curves show the same interval.
+    # All charts show the same interval.
     assert page.evaluate("new Set(drawn.map(({plot}) => plot.scales.x.min)).size") == 1
     page.keyboard.press("Escape")
     until(page, f"{shown} >= {whole}")
 
 
 def test_a_chart_of_one_point_grows_with_its_history(page: Page) -> None:
-    # The page's own polling cannot come between: all of it is one task of the browser.
+    # The page's own polling cannot interfere, because this is one task of the browser.
     assert page.evaluate("""async () => {
         const specs = [{ title: "X", curves: [{ name: "x" }], text: String }];
         const shown = async (times) => {

@@ -1,4 +1,4 @@
-"""`slo-ctl paper` ends while it measures on the kernel's block layer: nothing of it remains on the host."""
+"""`slo-ctl paper` is interrupted while it measures on the block layer: nothing remains on the host."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.slow
 
 
 class Measuring:
-    """A run in a process group of its own, with a directory of its own for temporary files.
+    """A run in its own process group, with its own directory for temporary files.
 
-    `folder` has a name that is nowhere else in command lines of the host.
+    The name of `folder` must not appear in any other command line on the host.
     """
 
     def __init__(self, tree: CgroupTree, folder: Path) -> None:
@@ -47,12 +47,12 @@ class Measuring:
         return len(groups) == 2 and all((group / "VM-10" / "cgroup.procs").read_text() for group in groups)
 
     def groups(self) -> list[Path]:
-        """Its cgroups; temporary directories have the same names, and random letters."""
+        """Its cgroups; they are named like the temporary directories, with random letters."""
         made = {f"slo-paper-{folder.name.split('-')[2]}" for folder in self.folder.glob("slo-paper-*")}
         return [self._tree.root / name for name in made if (self._tree.root / name).is_dir()]
 
     def programs(self) -> list[str]:
-        """Command lines with its directory."""
+        """Command lines that contain its directory."""
         found = []
         for file in Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -64,20 +64,20 @@ class Measuring:
         return found
 
     def loop_devices(self) -> list[str]:
-        """Those on its files."""
+        """Loop devices on its files."""
         listed = subprocess.run(
             ["losetup", "--noheadings", "--output", "BACK-FILE"], capture_output=True, text=True, check=True
         )
         return [path for path in listed.stdout.splitlines() if str(self.folder) in path]
 
     def mounts(self) -> list[str]:
-        """Those on its files."""
+        """Mounts of its files."""
         return [
             line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self.folder) in line
         ]
 
     def errors(self) -> str:
-        """What it said on stderr."""
+        """Its stderr."""
         return written_to(self._errors)
 
 
@@ -108,7 +108,7 @@ def measuring(tree: CgroupTree, folder: Path) -> Iterator[Measuring]:
             run.process.wait(READY_S)
 
 
-# It does the same at each that it handles (tests/test_termination.py); SIGINT is Python's own.
+# Other handled signals behave alike (tests/test_termination.py); Python itself handles SIGINT.
 @pytest.mark.parametrize(
     ("send", "number"),
     [

@@ -1,4 +1,4 @@
-"""Metrics, alerts and dashboard against a real daemon, a real Prometheus and its promtool."""
+"""Metrics, alerts and dashboard with a real daemon, a real Prometheus and promtool."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ weight = 2
 
 @contextmanager
 def asking(server: Server, namespace: str) -> Iterator[None]:
-    """Somebody who reads and writes pages at random, and always wants more."""
+    """A client that reads and writes random pages continuously."""
     process = subprocess.Popen(
         [
             *("fio", "--thread", f"--name={namespace}", "--ioengine=nbd", f"--uri={server.uri(namespace)}"),
@@ -64,7 +64,7 @@ def asking(server: Server, namespace: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Where the metrics of a daemon are whose two VMs write to a preconditioned SSD."""
+    """The metrics address of a daemon with two VMs that write to a preconditioned SSD."""
     require("fio")
     with tempfile.TemporaryDirectory(prefix="slo-") as folder, ExitStack() as stack:
         root = Path(folder)
@@ -99,7 +99,7 @@ def server(address: str) -> Iterator[Prometheus]:
 
 
 def samples(address: str) -> dict[str, list[Any]]:
-    """By name of the series."""
+    """Samples by name of the series."""
     found: dict[str, list[Any]] = {}
     for family in text_string_to_metric_families(metrics(address)):
         for sample in family.samples:
@@ -128,7 +128,7 @@ def test_latencies_are_a_histogram(address: str) -> None:
             below = [number for _, number in buckets]
             assert below == sorted(below)
             assert (len(buckets), buckets[0][0], buckets[-1]) == (15, 50e-6, (float("inf"), count.value))
-            # Between what it would be if every request had taken the least, and the most, of its bucket.
+            # Between the sum of the lower and the sum of the upper bounds of the buckets.
             steps = [
                 (bound, now - before) for (bound, now), before in zip(buckets, [0, *below], strict=False)
             ]
@@ -164,17 +164,17 @@ def test_alerts_use_existing_metrics(address: str, server: Prometheus) -> None:
 
 
 def test_alert_becomes_pending_in_prometheus(server: Prometheus) -> None:
-    """VM `gone` is in the configuration and not on the host."""
+    """VM `gone` is in the configuration, but not on the host."""
 
     def pending() -> bool:
         alerts = server.ask("alerts")["alerts"]
         return any(a["labels"].get("vm") == "gone" and a["state"] == "pending" for a in alerts)
 
-    until(pending, "the alert for a VM that is not there")
+    until(pending, "the alert for a missing VM")
 
 
 def expressions() -> list[tuple[str, str]]:
-    """Of the dashboard, by title of the panel, with its variables as when all is chosen."""
+    """Expressions of the dashboard by title of the panel, with all variables set to "all"."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     found = [(panel["title"], target["expr"]) for panel in panels for target in panel["targets"]]
     return [
@@ -187,7 +187,7 @@ def expressions() -> list[tuple[str, str]]:
 def test_every_dashboard_panel_has_data(address: str, server: Prometheus, title: str, text: str) -> None:
     assert "$" not in text, title
     assert set(NAME.findall(text)) <= samples(address).keys()
-    # Settings that are not changed at the moment are no series, which is how it is meant.
+    # Settings that are not changed at present have no series, which is intended.
     if not text.endswith(" > 0"):
         until(lambda: server.query(text) != [], f"{title}: {text}")
     else:
@@ -195,7 +195,7 @@ def test_every_dashboard_panel_has_data(address: str, server: Prometheus, title:
 
 
 def _unknown(written: object, read: object, where: str = "dashboard") -> Iterator[str]:
-    """What of `written` was left out or changed when it was read."""
+    """The parts of `written` that were lost or changed when it was read."""
     if isinstance(written, dict) and isinstance(read, dict):
         for key, value in written.items():
             if key in read:
@@ -210,7 +210,7 @@ def _unknown(written: object, read: object, where: str = "dashboard") -> Iterato
 
 
 def test_every_field_of_the_dashboard_is_known_to_grafana() -> None:
-    """By the types that Grafana publishes for its release 10.1, as it is in no package index itself."""
+    """Checked with Grafana's published types for release 10.1; Grafana itself is in no package index."""
     pytest.importorskip("grafana_foundation_sdk")
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
     from grafana_foundation_sdk.cog.plugins import register_default_plugins

@@ -1,4 +1,4 @@
-"""HTML reports in a real browser, as files: charts, values, zoom, keys, policy, colours, widths, print."""
+"""HTML reports as files in a real browser: charts, values, zoom, keys, CSP, colours, widths, print."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DRIVE = "size=64MiB,op=20%,channels=2,dies=2"
 
 
 def replay(path: Path) -> None:
-    """Of a real replay, with events."""
+    """The report of a real replay with events."""
     vms = ["--vm", f"name={HOSTILE},workload=uniform,weight=3", "--vm", "name=db,workload=uniform"]
     events = ["--event", "at=4x,vm=db,action=weight,weight=3", "--event", "at=4.1x,vm=db,action=stop"]
     words = ["--device", DRIVE, "--duration", "8x", "--compare", "shared,static", "--report", str(path), "-q"]
@@ -40,7 +40,7 @@ def replay(path: Path) -> None:
 
 
 def history(path: Path) -> None:
-    """An hour of two VMs; nothing was measured for ten minutes."""
+    """The history of an hour with two VMs and a gap of ten minutes."""
     histories = []
     for number, vm in enumerate((HOSTILE, "db"), 1):
         points = tuple(
@@ -63,7 +63,7 @@ def history(path: Path) -> None:
 
 
 def papers(path: Path) -> None:
-    """A figure with each shape of a table."""
+    """The report of a figure with each form of table."""
     cells = [
         CellOutcome(row=row, column=str(10 * step), mean=step + most, half_width=0.5)
         for most, row in enumerate(("greedy", HOSTILE), 1)
@@ -81,7 +81,7 @@ def papers(path: Path) -> None:
 
 
 def allocation(path: Path) -> None:
-    """Of a real simulation of file systems."""
+    """The report of a real simulation of file systems."""
     trace = path.with_name(f"{HOSTILE.replace('/', '')}.csv")
     lines = [f"{128166372003061629 + i},host,0,Write,{i % 300 * 65536},65536,100" for i in range(600)]
     trace.write_text("\n".join(lines) + "\n")
@@ -111,7 +111,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @contextmanager
 def opened(browser: Browser, path: Path, **options: Any) -> Iterator[Page]:
-    """The report as a file; it must ask for nothing else, and have nothing to complain about."""
+    """Open the report as a file; it must request nothing else and log no error."""
     with browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options}) as context:
         page = context.new_page()
         page.set_default_timeout(5000)
@@ -141,14 +141,14 @@ def page(request: pytest.FixtureRequest, browser: Browser, reports: dict[str, Pa
 
 
 def over_time(page: Page) -> tuple[Locator, Locator]:
-    """Two charts with one cursor."""
+    """Two charts that share one cursor."""
     title = re.compile("^(u of victim blocks: |Share against|IOPS$)")
     found = page.locator("figure:has(.chart)", has=page.get_by_role("heading", name=title))
     return found.nth(0), found.nth(1)
 
 
 def shown(figure: Locator) -> float:
-    """How much of x a chart shows."""
+    """The range of x that a chart shows."""
     return float(
         figure.locator(".chart").evaluate(
             "(picture) => { const { plot } = drawn.find((each) => each.picture === picture);"
@@ -158,7 +158,7 @@ def shown(figure: Locator) -> float:
 
 
 def colours_of_charts(page: Page, *colours: str) -> list[list[bool]]:
-    """Which of these colours each chart has."""
+    """Which of these colours each chart contains."""
     return list(
         page.evaluate(
             """(colours) => [...document.querySelectorAll(".chart canvas")].map((canvas) => {
@@ -176,7 +176,7 @@ def colours_of_charts(page: Page, *colours: str) -> list[list[bool]]:
 
 
 def light_and_dark(name: str) -> tuple[str, ...]:
-    """That role's two colours."""
+    """The light and the dark colour of a role."""
     source = (files("slo_ctl.show") / "page" / "colours.css").read_text()
     return tuple(re.findall(rf"--{name}: (#\w+);", source))
 
@@ -328,7 +328,7 @@ def test_charts_follow_the_colour_scheme_and_print_in_light_colours(page: Page) 
 
 
 def test_print_has_charts_and_numbers_on_paper(page: Page) -> None:
-    page.set_viewport_size({"width": 720, "height": 1000})  # of A4 within its margins
+    page.set_viewport_size({"width": 720, "height": 1000})  # A4 within its margins.
     page.emulate_media(media="print")
     wide = page.evaluate(
         "[...document.querySelectorAll('figure')].filter((e) => e.scrollWidth > e.clientWidth).length"

@@ -1,4 +1,4 @@
-"""The data of requests takes bounded memory, whoever asks for it, and nobody waits for what others hold."""
+"""Request data takes bounded memory for any number of clients, and other clients do not wait for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from waiting import until
 LARGEST = 32 * MIB
 FLOODED = [f"n{number}" for number in range(12)]
 BOUND_BYTES = 256 * MIB + len(FLOODED) * 8 * MIB + 64 * MIB
-"""What all may borrow; that of each export and of its connections; allocator and threads."""
+"""Buffers of all exports together, of each export and its connections, and of allocator and threads."""
 
 
 def send_until_cut(client: NbdClient, data: bytes) -> None:
@@ -30,7 +30,7 @@ def send_until_cut(client: NbdClient, data: bytes) -> None:
 
 @contextmanager
 def holding(server: Server, namespace: str) -> Iterator[None]:
-    """A client that takes no reply to its reads, and another that keeps back the last byte of each write."""
+    """A client that reads no reply, and another that does not send the last byte of each write."""
     with ExitStack() as stack:
         clients = [stack.enter_context(NbdClient(server.run.export(namespace), namespace)) for _ in range(5)]
         clients[0].socket.sendall(nbd_request(READ, 0, LARGEST) * 8)
@@ -52,7 +52,7 @@ def holding(server: Server, namespace: str) -> Iterator[None]:
 
 
 def goes_on(server: Server) -> None:
-    """A namespace that nobody floods, over every front end."""
+    """A namespace without such clients is served on every front end."""
     data = os.urandom(MIB) * (LARGEST // MIB)
     with NbdClient(server.run.export("b"), "b") as client:
         client.write(0, data)
@@ -79,7 +79,7 @@ def test_exports_that_flood_at_once_take_bounded_memory_and_do_not_starve_a_neig
             with ExitStack() as stack:
                 for name in FLOODED:
                     stack.enter_context(holding(server, name))
-                until(lambda: peak.most_bytes - start > 180 * MIB, "the flood has come")
+                until(lambda: peak.most_bytes - start > 180 * MIB, "memory use during the flood")
                 for _ in range(3):
                     goes_on(server)
             goes_on(server)

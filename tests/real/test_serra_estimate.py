@@ -1,4 +1,4 @@
-"""Profiles that SeRRa estimates, against complete ones measured by fio, on this machine."""
+"""Profiles that SeRRa estimates, compared with complete profiles that fio measures on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP = "measured times, and the kernel's switches"
 
 TRIES = 3
 WRONG = 0.5
-"""An error above this: not the same thing was measured."""
+"""A larger error means that the device changed between the two measurements."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,13 +32,13 @@ pytestmark = [
 
 
 def test_estimated_profile_of_a_file_matches_the_complete_one(root: Path, record_property: Any) -> None:
-    """Every size of a file on this machine, measured and estimated from two of them."""
+    """Every size of a file on this machine, measured, and estimated from two sizes."""
     file = root / "file"
     file.write_bytes(os.urandom(16 * MIB))
     errors = _least_errors(root, str(file))
     record_property("median_ratio_error", median(errors))
     sys.stderr.write(f"file of this machine: median ratio error {median(errors):.1%}\n")
-    # Two cores shared with others: this shows that both measure the same thing, bench/serra.py how well.
+    # Two shared cores only show that both measure the same quantity; bench/serra.py shows the accuracy.
     assert median(errors) < WRONG
 
 
@@ -47,7 +47,7 @@ def test_estimated_profile_of_a_loop_device_matches_the_complete_one(
 ) -> None:
     """The same for reads of a loop device.
 
-    With writes, too, the median error was 79 % when that was tried; why is not known.
+    With writes as well, the median error was 79 % in one try; the cause is unknown.
     """
     with loop_device(root) as device:
         with Path(device).open("r+b") as written:
@@ -60,9 +60,9 @@ def test_estimated_profile_of_a_loop_device_matches_the_complete_one(
 
 
 def _least_errors(root: Path, target: str) -> list[float]:
-    """Of up to three times: where other work changes in the midst of one, each has measured another device.
+    """Errors of the best of up to three tries: if other work changes during one, the device changes too.
 
-    Skips the test when there was so much of it each time that nothing can be said.
+    Skips the test if every try was too disturbed to judge.
     """
     tried, undisturbed = [], False
     for number in range(TRIES):
@@ -78,7 +78,7 @@ def _least_errors(root: Path, target: str) -> list[float]:
 
 
 def _errors(root: Path, target: str) -> list[float]:
-    """Of the ratio of reads at every size: the complete profile's against that of two sizes."""
+    """Errors of the read ratio at every size: complete profile against the estimate from two sizes."""
     fio = Fio(find_target(target), FioOptions(16 * MIB, seed=7))
     times = {
         (access, size): fmean(fio.measure(access, size, number, 0.1).access_time_s for number in range(4))

@@ -1,4 +1,4 @@
-"""One profile from three hosts by MPI; with a rank or the master killed on the way, and interrupted."""
+"""One profile from three hosts by MPI; also with a killed rank or master, and interrupted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import fake_fio
 pytestmark = pytest.mark.slow
 TIMEOUT_S = 150.0
 RECOVERING = ("--enable-recovery", "--mca", "odls_base_sigkill_timeout", "8")
-"""Ranks get 8 s to keep what they measured; by default mpirun kills them after a second."""
+"""Ranks get 8 s to store their results; by default mpirun kills them after one second."""
 END_TIMEOUT_S = 300.0
 SMALL = ("--interval", "8k-64k/8k", "--points", "3", "--file-size", "16MiB", "--json")
 FOUR_TIMES = (
@@ -50,7 +50,7 @@ def command(root: Path, *words: str) -> list[str]:
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
-    """The profile it prints, and what it says. Ends it if it does not end by itself."""
+    """The profile on its stdout, and its stderr. Kills it if it does not end."""
     try:
         out, err = process.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -76,7 +76,7 @@ def times(profile: dict[str, Any]) -> dict[tuple[str, int, int], float]:
 def test_three_hosts_give_the_same_profile_as_one(
     root: Path, tmp_path: Path, place: Path, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a fio that answers by formula: what comes out is the same, number by number."""
+    """With a fio that answers by formula, the results are identical."""
     fake_fio.install(tmp_path / "bin")
     fake_fio.put_first(monkeypatch, tmp_path / "bin")
     alone, _ = finished(start(command(root / "alone", str(place), *SMALL)))
@@ -94,7 +94,7 @@ def test_three_hosts_give_the_same_profile_as_one(
 def test_killed_rank_is_lost_and_others_complete_the_profile(
     root: Path, tmp_path: Path, place: Path, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With times by formula: on a busy machine nodes differ, and one could be left out for that."""
+    """Times come from a formula: on a busy machine nodes differ, and one could be excluded for that."""
     fake_fio.install(tmp_path / "bin", extra="time.sleep(0.1)")
     fake_fio.put_first(monkeypatch, tmp_path / "bin")
     process = start(hosts.mpirun(*command(root, str(place), *FOUR_TIMES), options=RECOVERING))
@@ -130,8 +130,8 @@ def test_killing_rank_0_keeps_completed_measurements(
     assert stored(root)["measurement"] == kept["measurement"]
     assert_nothing_is_left(place)
     if options:
-        return  # What was kept is the same in both cases.
-    # It continues from there, and keeps every test of before.
+        return  # the stored results are the same in both cases
+    # It continues from them, and keeps every earlier test.
     again, _ = finished(start(command(root, str(place), *FOUR_TIMES[: FOUR_TIMES.index("--mpi")])))
     assert again["complete"]
     assert times(kept).items() <= times(again).items()
@@ -147,7 +147,7 @@ def test_ctrl_c_on_mpirun_keeps_completed_measurements(root: Path, place: Path, 
     assert "Traceback" not in stderr
     kept = stored(root)["measurement"]
     assert kept
-    # mpirun forwards what a rank prints as long as it runs itself, which may not be to the end.
+    # mpirun forwards the output of a rank only while mpirun itself runs, which may not be to the end.
     if out.endswith("}\n"):
         printed = json.loads(out)
         assert (printed["stopped"], printed["complete"], printed["measurement"]) == (
@@ -174,14 +174,14 @@ def test_ctrl_c_on_mpirun_before_the_first_measurement_is_clean(
 
 
 def stored(root: Path) -> dict[str, Any]:
-    """The only profile that is kept."""
+    """The only stored profile."""
     (path,) = (root / "profiles").glob("*.json")
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
 
 def assert_nothing_is_left(place: Path) -> None:
-    """What ranks had made is gone, at once or as soon as their processes see that they are alone."""
+    """Files of the ranks are gone, at once or as soon as their processes detect that they are orphans."""
     deadline_s = time.monotonic() + END_TIMEOUT_S
     while (left := list(place.iterdir())) and time.monotonic() < deadline_s:
         time.sleep(0.1)
@@ -190,7 +190,7 @@ def assert_nothing_is_left(place: Path) -> None:
 
 @contextmanager
 def ending(process: subprocess.Popen[str]) -> Iterator[None]:
-    """A failed test leaves no mpirun."""
+    """Kill mpirun if the test fails."""
     try:
         yield
     finally:
@@ -200,7 +200,7 @@ def ending(process: subprocess.Popen[str]) -> Iterator[None]:
 
 
 def _measuring_on(host: int, process: subprocess.Popen[str], root: Path, hosts: Hosts) -> int:
-    """The rank on that host, once something is measured."""
+    """PID of the rank on that host after the first measurement."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline_s:
         if list((root / "profiles").glob("*.json")) and (pid := hosts.rank_on(host)):

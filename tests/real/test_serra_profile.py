@@ -1,4 +1,4 @@
-"""The profiler with real fio: a loop device, a served emulated SSD, a full file system; and interrupted."""
+"""The profiler with real fio: loop device, served emulated SSD, full file system; and interruption."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_write_protected_loop_device_is_refused(root: Path) -> None:
         try:
             assert "it cannot be written" in PROFILE.refused(root, device, *SMALL, "--allow-write", device)
         finally:
-            # It would outlive the device and meet whoever gets that number next.
+            # It would outlive the device and apply to the next one with that number.
             subprocess.run(["blockdev", "--setrw", device], check=True)
 
 
@@ -135,7 +135,7 @@ def test_served_emulated_ssd_can_be_profiled(root: Path) -> None:
             "read",
             "write",
         }
-        # A superblock of ext4, as far as blkid looks: magic, and a size.
+        # A superblock of ext4 as far as blkid checks it: magic number and size.
         import struct
 
         from nbd_client import NbdClient
@@ -148,7 +148,7 @@ def test_served_emulated_ssd_can_be_profiled(root: Path) -> None:
             struct.pack_into("<I", superblock, 76, 1)
             client.write(1024, bytes(superblock))
         assert "it is not empty" in PROFILE.refused(root, uri, *SMALL, "--allow-write", uri)
-    # It need not be served to look at its profile.
+    # Its profile can be shown while it is not served.
     assert PROFILE.shown(root, uri)["validity"]["stale"] is None
 
 
@@ -169,7 +169,7 @@ def test_interrupted_profile_keeps_completed_measurements(
         time.sleep(0.2)
     process.send_signal(number)
     out, err = process.communicate(timeout=READY_S)
-    # Before our code runs, Python itself answers a Ctrl-C with a traceback.
+    # Before our code runs, Python itself answers Ctrl-C with a traceback.
     assert "Traceback" not in err or (not measuring and ", in main" not in err), err
     if measuring:
         assert process.returncode == 130, err
@@ -201,7 +201,7 @@ def test_killed_fio_is_reported(root: Path) -> None:
 
 
 def _child(parent: int) -> int:
-    """The fio that it has started, in its own session."""
+    """The fio process that it has started, in its own session."""
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline:
         listed = subprocess.run(

@@ -1,4 +1,4 @@
-"""`slo-ctl device serve` under systemd: it uses sockets that its parent has opened, and notifies it."""
+"""`slo-ctl device serve` under systemd: it uses sockets that its parent opened, and notifies systemd."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from serving import READY_S, make_device, served
 from slo_ctl.drives.control import ControlClient
 from slo_ctl.drives.places import RunPlaces, places
 
-# A process number is known to the process itself only, which then becomes the server.
+# LISTEN_PID must be the PID of the server, so this process sets it and then becomes the server.
 ACTIVATE = """
 import fcntl, os, sys
 sources = [int(word) for word in sys.argv[1].split(",")]
@@ -66,9 +66,9 @@ def run_places(root: Path) -> RunPlaces:
 
 def test_activated_sockets_are_used_and_kept(root: Path) -> None:
     run = run_places(root)
-    # The socket of b and that for all are made by the server itself.
+    # The server itself creates the socket of b and the common socket.
     with activated(root, [run.control, run.export("a")]) as (process, opened):
-        # Whoever connects before the server is up waits for it.
+        # A client that connects before the server is up waits for it.
         with NbdClient(run.export("a"), "a") as client:
             client.write(0, b"by activation")
             assert client.read(0, 13) == b"by activation"

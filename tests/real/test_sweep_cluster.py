@@ -76,7 +76,7 @@ def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def rows(out: Path) -> list[dict[str, str]]:
-    """Those that are complete."""
+    """Complete rows of the result."""
     if not out.exists():
         return []
     with out.open(newline="") as file:
@@ -87,7 +87,7 @@ def rows(out: Path) -> list[dict[str, str]]:
 def test_a_lost_host_and_a_killed_worker_cost_only_their_replays(
     scenario: Path, tmp_path: Path, hosts: Hosts, cluster: DaskCluster
 ) -> None:
-    """One host is lost and a worker of another is killed: every result is there, as from one machine."""
+    """One host fails and a worker of another is killed: all results are those of a single machine."""
     out, local = tmp_path / "spread.csv", tmp_path / "local.csv"
     process = start(hosts.in_the_middle(*sweep(scenario, out, "--dask", ADDRESS)))
     until(lambda: process.poll() is not None or len(rows(out)) >= 2, "two replays", TIMEOUT_S)
@@ -102,7 +102,7 @@ def test_a_lost_host_and_a_killed_worker_cost_only_their_replays(
     assert rows(out) == rows(local)
     assert len(rows(out)) == 2 * SEEDS
     assert together["answers"] == alone["answers"]
-    # What was there before it happened was not run again.
+    # Results that existed before are not computed again.
     lines = out.read_text().splitlines()
     assert len(lines) == len(set(lines)) == 1 + 2 * SEEDS
 

@@ -1,6 +1,6 @@
-"""What it is all for, from the outside: three real VMs on an emulated SSD under libvirtd, and the daemon.
+"""End to end: three real VMs on an emulated SSD under libvirtd, and the daemon.
 
-Everything an operator would do is done by the commands an operator would type.
+All operations use the commands that an operator would type.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ pytestmark = pytest.mark.slow
 
 DEVICE = "name=ssd0,preset=fast15,size=32MiB,block=128KiB,op=25%,channels=1,dies=1,precondition=yes"
 TIME_SCALE = "4"
-"""Few requests each second: each costs the emulated CPU of a VM much."""
+"""Few requests per second: each takes much time of the emulated CPU of a VM."""
 WEIGHTS = {"light": 1, "medium": 3, "heavy": 6}
 EPOCH_S = 0.5
-"""There is no other status before the next epoch."""
+"""The status changes only once per epoch."""
 CONVERGE_S = 120.0
 RECOVER_S = 120.0
 QUEUE_DEPTH = 16
 LEAST = 0.85
-"""What a VM has at least of the share that its weight means. Not exactly that share: what one VM does not
-ask for goes to the others, and the emulated CPUs of these VMs wait for those of this machine."""
+"""Minimum part of the share by weight that a VM must get. Not the exact share: what one VM does not request
+goes to the others, and the emulated CPUs of these VMs wait for those of this machine."""
 QEMU_GROUPS = ("libvirt-qemu", "kvm", "qemu")
 
 
@@ -92,13 +92,13 @@ class Host:
         return (self.root / "daemon.log").read_text()
 
     def status(self) -> dict[str, dict[str, Any]] | None:
-        """What the daemon reports of each VM; None while no daemon is ready."""
+        """The status of each VM; None while no daemon is ready."""
         with suppress(UserError):
             return {vm["vm"]: vm for vm in self.api.get("/v1/status")["vms"]}
         return None
 
     def settle(self, weights: dict[str, int], timeout_s: float = CONVERGE_S) -> float:
-        """Wait until every one of the VMs is ok and has the share that its weight means."""
+        """Wait until every VM is ok and has the share that its weight gives it."""
         total = sum(weights.values())
         last: dict[str, Any] = {}
 
@@ -129,12 +129,12 @@ class Host:
         self.connection.lookupByName(vm).destroy()
 
     def flushed(self, vm: str) -> int:
-        """Writes that the VM was told are safe."""
+        """Number of writes that were acknowledged to the VM as flushed."""
         text = (self.libvirt.folder / f"{vm}.log").read_text(errors="replace")
         return max((int(count) for count in re.findall(r"^flushed (\d+)\r?$", text, re.MULTILINE)), default=0)
 
     def on_disk(self, vm: str) -> int:
-        """Writes that the VM's image knows of."""
+        """Number of writes found in the image of the VM."""
         with (self.root / "devices" / "ssd0" / f"{vm}.img").open("rb") as image:
             return int.from_bytes(image.read(8), "little")
 
@@ -160,7 +160,7 @@ def host(libvirt_host: LibvirtHost) -> Iterator[Host]:  # noqa: F811 - the fixtu
 
 @contextmanager
 def weight_set(host: Host, vm: str, weight: int) -> Iterator[None]:
-    """By `vm set`, and no longer afterwards, whatever becomes of the test."""
+    """Set a weight with `vm set`, and reset it afterwards even if the test fails."""
     host.slo_ctl("vm", "set", vm, f"weight={weight}")
     try:
         yield
@@ -187,7 +187,7 @@ def test_destroyed_vm_is_idle_and_returns(host: Host) -> None:
             EPOCH_S,
         )
         host.settle({vm: weight for vm, weight in WEIGHTS.items() if vm != "medium"})
-    finally:  # the next test needs it
+    finally:  # the next test needs the default
         host.start_vm("medium")
     host.settle(WEIGHTS)
 
@@ -225,7 +225,7 @@ def test_killed_server_loses_no_flushed_data(host: Host) -> None:
 def test_clean_stop_restores_everything(host: Host) -> None:
     assert host.daemon is not None
     host.daemon.send_signal(signal.SIGTERM)
-    # 1: OPS is on its way back still, which the device finishes by itself.
+    # 1: OPS is still being moved back; the device completes that by itself.
     assert host.daemon.wait(RECOVER_S) in (0, 1), host.daemon_log()
     with host.server.control() as control:
         until(lambda: not control.statistics()["moves"]["pending"], "OPS is moved back")

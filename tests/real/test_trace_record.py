@@ -1,4 +1,4 @@
-"""`slo-ctl trace record`: each request of clients is recorded, and replayed at once."""
+"""`slo-ctl trace record`: all requests of clients are recorded, and can be replayed at once."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ PAGE = 4096
 
 @contextmanager
 def recording(records: Callable[[int], bool], *words: str) -> Iterator[dict[str, Any]]:
-    """`slo-ctl trace record` until Ctrl-C, from when `records` sees it; filled with its report."""
+    """Run `slo-ctl trace record` until Ctrl-C, from when `records` is true; yields its report."""
     command = [sys.executable, "-m", "slo_ctl.cli", "trace", "record", *words, "--json", "--quiet"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     report: dict[str, Any] = {}
     try:
-        until(lambda: process.poll() is not None or records(process.pid), "that it records")
+        until(lambda: process.poll() is not None or records(process.pid), "the recording has begun")
         assert process.poll() is None, f"ended with {process.returncode}: {process.communicate()}"
         yield report
         process.send_signal(signal.SIGINT)
@@ -108,7 +108,7 @@ def test_a_served_device_is_recorded_and_replayed(root: Path, capsys: pytest.Cap
     for file in ("a.csv.zst", "b.csv.zst", "scenario.toml"):
         assert stat.S_IMODE((out / file).stat().st_mode) == 0o600, file
 
-    # One pass of the traces: the replay writes the pages that were recorded.
+    # One pass of the traces: the replay writes the recorded pages.
     scenario = (out / "scenario.toml").read_text()
     once = scenario.replace('remap = "modulo"', 'remap = "modulo"\nloops = 1')
     (out / "once.toml").write_text(once + "\n")
@@ -168,7 +168,7 @@ def test_second_recording_is_refused_and_recording_ends_with_its_client(root: Pa
                 second.command("recording_start")
             with pytest.raises(ControlError, match="this connection is not recording"):
                 second.command("recording_fetch")
-        until(lambda: not of_namespace(server, "d")["recorded"], "that the recording ends")
+        until(lambda: not of_namespace(server, "d")["recorded"], "the recording has ended")
         assert second.command("recording_start")["namespaces"] == ["d"]
 
 
@@ -180,10 +180,10 @@ def test_what_was_recorded_until_the_server_died_is_kept(root: Path) -> None:
     with served(root, "d") as server:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
-            until(lambda: of_namespace(server, "d")["recorded"], "that it records")
+            until(lambda: of_namespace(server, "d")["recorded"], "the recording has begun")
             with NbdClient(server.run.export("d"), "d") as client:
                 client.write(8 * PAGE, bytes(3 * PAGE))
-                until(lambda: any(out.iterdir()), "that the request was fetched")
+                until(lambda: any(out.iterdir()), "the request was fetched")
             server.kill()
             output, errors = process.communicate(timeout=READY_S)
         finally:
@@ -201,7 +201,7 @@ def test_what_was_recorded_until_the_server_died_is_kept(root: Path) -> None:
 
 
 class FillsTheDisk:
-    """Two VMs that write; after ten fetches another program takes the rest of the disk."""
+    """Two VMs that write; after ten fetches another program fills the disk."""
 
     name, drive = "device d (EMULATED)", {"size": "128MiB", "block": "64KiB", "dies": "2"}
 
@@ -252,7 +252,7 @@ def test_what_was_recorded_until_the_disk_was_full_is_kept(
 
 @pytest.fixture
 def tracefs() -> Iterator[None]:
-    """The kernel's tracing, where it may be used."""
+    """The kernel's tracefs, if it may be used."""
     mounted = TRACEFS.joinpath("instances").is_dir()
     if not mounted and subprocess.run(["mount", "-t", "tracefs", "tracefs", TRACEFS], check=False).returncode:
         pytest.skip("tracefs cannot be mounted here")
@@ -301,7 +301,7 @@ def test_a_block_device_is_recorded(root: Path, tracefs: None) -> None:
 
 @pytest.mark.parametrize("sizes_mib", [[20 << 10], [8 << 10] * 3, [512, 20], [16] * 4])
 def test_the_drive_of_a_scenario_has_room_for_small_disks(sizes_mib: list[int]) -> None:
-    """`replay it with: slo-ctl replay ...` was refused for disks of less than 10 GiB each."""
+    """The suggested `slo-ctl replay ...` was refused for disks of less than 10 GiB each."""
     vms = [RecordedVm(f"vm{number}", size << 20) for number, size in enumerate(sizes_mib)]
     spec = device_spec(Fields("device", _drive_of_size(vms)))
     assert plan_drive(spec, [(vm.name, vm.size_bytes) for vm in vms]).ops_blocks
@@ -310,10 +310,10 @@ def test_the_drive_of_a_scenario_has_room_for_small_disks(sizes_mib: list[int]) 
 def test_a_disk_that_is_removed_does_not_lose_the_recording(
     root: Path, tracefs: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What other VMs had done was lost, too, and the error was about the kernel."""
+    """The recordings of other VMs were lost, too, and the error was about the kernel."""
     del tracefs
     left = TRACEFS / "instances" / "slo-ctl-999999999"
-    left.mkdir()  # of a recording that was killed
+    left.mkdir()  # the directory of a recording that was killed
     with loop_device(8 << 20) as (path, _), loop_device(8 << 20) as (other, _):
         gone = Path("/sys/dev/block") / "{}:{}".format(*_disk_number(Path(other)))
         read_busy = recording_module._busy_ns
@@ -321,7 +321,7 @@ def test_a_disk_that_is_removed_does_not_lose_the_recording(
         def busy(disk: Path) -> tuple[int, int]:
             if disk == gone and removed:
                 raise FileNotFoundError(2, "No such file or directory", str(disk))
-            if not removed and len(fetches) == 2:  # it records
+            if not removed and len(fetches) == 2:  # it is recording
                 subprocess.run(["dd", f"if={path}", "of=/dev/null", "iflag=direct", "count=9"], check=True)
                 removed.append(True)
             fetches.append(disk)

@@ -1,4 +1,4 @@
-"""`slo-ctl try` as an operator runs it: its output, and that it always cleans up."""
+"""`slo-ctl try`: its output, and that it always cleans up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DAEMON_STARTED = "the daemon has been started"
 
 
 class Trying:
-    """A run in a process of its own, which says where it makes everything."""
+    """A run in a separate process that reports where it creates its files."""
 
     def __init__(self, *words: str) -> None:
         require("fio")
@@ -51,13 +51,13 @@ class Trying:
         raise AssertionError(f"it ended before it said {words!r}: {self.messages}")
 
     def end(self) -> str:
-        """Wait for the end; returns its stdout."""
+        """Wait for the end and return stdout."""
         out, stderr = self.process.communicate(timeout=READY_S)
         self.messages += stderr
         return out
 
     def left(self) -> list[str]:
-        """Processes, cgroups and files of a run that is over."""
+        """Processes, cgroups and files that remain after a run."""
         own = str(self.root).encode()
         found = [each.parent.name for each in Path("/proc").glob("[0-9]*/cmdline") if own in _read(each)]
         tree = find_tree()
@@ -86,7 +86,7 @@ def trying(*words: str) -> Iterator[Trying]:
 def test_try_shows_the_gain_and_cleans_up() -> None:
     result = _gained("--no-guests")
     web, *_ = result["vms"]
-    # As many requests as each has outstanding.
+    # IOPS in proportion to the outstanding requests.
     assert web["before"]["share"] > 0.5, result
     assert {vm["client"] for vm in result["vms"]} == {"fio"}
 
@@ -98,14 +98,14 @@ def test_try_shows_the_gain_with_qemu_guests() -> None:
 
 
 def _gained(*words: str) -> dict[str, Any]:
-    """What a run printed that gave every VM its share and left nothing behind."""
+    """The result of a run that gave every VM its share and left nothing behind."""
     with trying("--json", *words) as run:
         output = run.end()
     assert output, run.messages
     result: dict[str, Any] = json.loads(output)
     before = {vm["vm"]: vm["before"] for vm in result["vms"]}
     after = {vm["vm"]: vm["after"] for vm in result["vms"]}
-    # As the weights say, in their order at least.
+    # At least in the order of the weights.
     assert after["mail"]["share"] > after["db"]["share"] > after["web"]["share"], result
     assert after["mail"]["share"] > 2 * before["mail"]["share"]
     assert all(vm[key] > 0 for vm in (*before.values(), *after.values()) for key in ("iops", "p99_us"))

@@ -1,4 +1,4 @@
-"""What is on stable storage once a request is answered, on each front end, with and without FUA."""
+"""Which data is on stable storage when a request is answered, on each front end, with and without FUA."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EXTENTS = 64
 
 
 def is_stable(file: Path, offset: int) -> bool:
-    """Whether a written block has a place on the disk, as it has once the file is synced."""
+    """Whether a written block is allocated on the disk, as it is after the file is synced."""
     request = bytearray(struct.pack("<QQIIII", offset, 4096, 0, 0, _EXTENTS, 0) + bytes(56 * _EXTENTS))
     with file.open("rb") as image:
         fcntl.ioctl(image, _FS_IOC_FIEMAP, request)
@@ -54,7 +54,7 @@ def test_forced_unit_access_is_on_stable_storage_when_answered(server: Server) -
     data, offsets = b"f" * 4096, iter(range(0, 64 * _MIB, _MIB))
 
     def check(write: Callable[[int], object], *, stable: bool) -> int:
-        """Whether a write at a new offset, which is returned, is on stable storage once it is answered."""
+        """Check whether `write` leaves its data on stable storage; returns the new offset that it wrote."""
         offset = next(offsets)
         write(offset)
         assert is_stable(image, offset) is stable
@@ -63,7 +63,7 @@ def test_forced_unit_access_is_on_stable_storage_when_answered(server: Server) -
     with NbdClient(server.run.export("d"), "d") as nbd, io_queue(*server.nvme_tcp()) as nvme:
         check(lambda at: nbd.write(at, data), stable=False)
         check(lambda at: nbd.write(at, data, FUA), stable=True)
-        # The NBD protocol asks it only of what a command writes itself, and lets clients send it with any.
+        # NBD requires FUA only of the data that the command itself writes, and permits it on any command.
         unflushed = check(lambda at: nbd.write(at, data), stable=False)
         assert nbd.read(unflushed, 4096, FUA) == data
         nbd.flush()
@@ -72,7 +72,7 @@ def test_forced_unit_access_is_on_stable_storage_when_answered(server: Server) -
         unflushed = check(lambda at: nvme.write(1, at // BLOCK_BYTES, data), stable=False)
         assert nvme.read(1, unflushed // BLOCK_BYTES, 4096) == data
         assert not is_stable(image, unflushed)
-        # NVM Command Set Specification, 3.2.4: commit what is read, then read it.
+        # NVM Command Set Specification, 3.2.4: commit the data, then read it.
         assert nvme.read(1, unflushed // BLOCK_BYTES, 4096, FORCE_UNIT_ACCESS) == data
         assert is_stable(image, unflushed)
         check(lambda at: nvme.write(1, at // BLOCK_BYTES, data, FORCE_UNIT_ACCESS), stable=True)
@@ -80,6 +80,6 @@ def test_forced_unit_access_is_on_stable_storage_when_answered(server: Server) -
     path = server.run.vhost_user_socket("d")
     with VhostUserClient(path) as virtio:
         check(lambda at: virtio.write(at, data), stable=False)
-    # virtio has no such flag. 5.2.6.2: without VIRTIO_BLK_F_FLUSH each write is stable when it is answered.
+    # virtio has no FUA. 5.2.6.2: without VIRTIO_BLK_F_FLUSH each write is stable when it is answered.
     with VhostUserClient(path, features=F_EVENT_IDX) as virtio:
         check(lambda at: virtio.write(at, data), stable=True)

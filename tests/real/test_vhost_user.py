@@ -1,4 +1,4 @@
-"""A device served over vhost-user, by a client of our own: what is done in QEMU's guest is in `guest/`."""
+"""A device over vhost-user with our own client; tests with QEMU are in `guest/`."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_requests_in_flight_are_all_answered(server: Server) -> None:
 
 
 def test_each_of_many_queues_answers_its_own_requests(server: Server) -> None:
-    """As many as a VM with so many CPUs has: one request in flight on each, read back through another."""
+    """As many queues as a VM with that many CPUs: one request on each, read back through another queue."""
     numbers = range(40)
     with client(server, "b", queues=len(numbers)) as virtio:
         assert virtio.max_queues >= len(numbers)
@@ -175,7 +175,7 @@ def test_guest_violation_fails_only_that_request_or_queue(server: Server) -> Non
         queue = virtio.queues[0]
 
         def chain(*descriptors: tuple[int, int, int, int]) -> None:
-            """From descriptor 0 on; answered whatever they are."""
+            """Build a chain from descriptor 0 on; it must be answered whatever it contains."""
             for number, descriptor in enumerate(descriptors):
                 virtio.describe(queue, number, *descriptor)
             virtio.offer(queue, 0)
@@ -191,10 +191,10 @@ def test_guest_violation_fails_only_that_request_or_queue(server: Server) -> Non
         chain((buffer, 24, _INDIRECT, 0))
         chain((buffer, 0, _INDIRECT, 0))
         chain((buffer, 0xFFFF_FFF0, _INDIRECT, 0))
-        # A table that leads to itself.
+        # An indirect table that refers to itself.
         struct.pack_into("<QIHH", virtio.memory, buffer, buffer, 16, _INDIRECT, 0)
         chain((buffer, 16, _INDIRECT, 0))
-        # 4 GiB of data, in a VM of 16 MiB.
+        # 4 GiB of data in a VM of 16 MiB.
         struct.pack_into("<IIQ", virtio.memory, buffer, READ, 0, 0)
         chain(
             (buffer, 16, _NEXT, 1),
@@ -203,13 +203,13 @@ def test_guest_violation_fails_only_that_request_or_queue(server: Server) -> Non
         )
         assert virtio.memory[buffer + 16] == IOERR
         assert virtio.read(0, 512) is not None
-        # A ring that overtakes itself stops; the other queue and the other VM do not notice.
+        # A ring whose index is invalid stops; the other queue and the other VM are not affected.
         struct.pack_into("<H", virtio.memory, queue.avail + 2, queue.next_avail + 1000)
         os.eventfd_write(queue.kick, 1)
         virtio.write(0, b"w" * 512, queue=1)
         assert virtio.read(0, 512, queue=1) == b"w" * 512
         other.write(0, b"o" * 512)
-        # Until the driver resets it.
+        # It stays stopped until the driver resets it.
         struct.pack_into("<H", virtio.memory, queue.avail + 2, queue.next_avail)
         virtio.start(queue, base=virtio.stop(0))
         assert virtio.read(0, 512) == b"w" * 512
@@ -231,7 +231,7 @@ def test_protocol_violation_ends_only_that_client(server: Server) -> None:
                 raw.sendmsg([message], rights if chosen.random() < 0.5 else [])
                 os.close(null)
         with client(server, "c") as virtio:
-            # Memory that is not there, and none at all.
+            # An address outside of memory, and no memory at all.
             short = os.memfd_create("short", os.MFD_ALLOW_SEALING)
             region = struct.pack("<IIQQQQ", 1, 0, 0, MEMORY_BYTES, 0, 0)
             with pytest.raises(VhostUserError):
@@ -249,13 +249,13 @@ def test_second_vm_on_a_namespace_is_refused(server: Server) -> None:
     with client(server, "a"), pytest.raises((VhostUserError, OSError)):
         client(server, "a")
     with client(server, "a", features=0) as virtio:
-        # Without FLUSH each write is durable; without EVENT_IDX each answer is notified.
+        # Without FLUSH each write is durable; without EVENT_IDX each reply is notified.
         virtio.write(0, b"d" * 4096)
         assert virtio.read(0, 4096) == b"d" * 4096
 
 
 def reconnected(server: Server, before: VhostUserClient) -> VhostUserClient:
-    """The next connection of a client whose server was killed."""
+    """Connect again after the server was killed."""
     while before.socket.recv(4096):
         pass
     before.close()
@@ -270,7 +270,7 @@ def reconnected(server: Server, before: VhostUserClient) -> VhostUserClient:
 
 
 def test_killed_server_completes_requests_in_flight_after_restart(root: Path) -> None:
-    """Its requests in flight are completed by the next server; flushed data is there."""
+    """The next server completes the requests in flight; flushed data is there."""
 
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")
     chosen = seeded(4)
@@ -300,7 +300,7 @@ def test_killed_server_completes_requests_in_flight_after_restart(root: Path) ->
 
 
 def test_stopped_server_answers_accepted_requests(root: Path) -> None:
-    """The rest is in the ring, for the next one."""
+    """The remaining requests stay in the ring for the next server."""
 
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")
     with served(root, "d", "--latency", "real", "--vhost-user") as server, client(server, "d") as virtio:
@@ -327,6 +327,6 @@ def test_limits_hold_over_vhost_user(root: Path) -> None:
         def queue() -> dict[str, Any]:
             return dict(control.statistics()["namespaces"][0]["queue"])
 
-        # Answers leave before their modelled end, by what the way to the client takes.
+        # Replies leave before the modelled end, by the time that they need to reach the client.
         until(lambda: queue()["completed"]["writes"] == 20, "the end of all writes")
         assert queue()["throttled_ns"] > 0

@@ -1,4 +1,4 @@
-"""Namespaces attached to and detached from a VM that QEMU emulates, and an SLO in its metadata."""
+"""Attach namespaces to and detach them from a VM that QEMU emulates, with an SLO in its metadata."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCSI = "<controller type='scsi' model='virtio-scsi'/>"
 
 @pytest.fixture
 def root(libvirt_host: LibvirtHost) -> Path:  # noqa: F811
-    """A root whose sockets QEMU's own user can reach, with a device of two namespaces."""
+    """A root whose sockets QEMU's user can access, with a device of two namespaces."""
     root = libvirt_host.folder / "r"
     if not root.exists():
         root.mkdir(mode=0o755)
@@ -44,7 +44,7 @@ def root(libvirt_host: LibvirtHost) -> Path:  # noqa: F811
 
 @contextmanager
 def defined(host: LibvirtHost, name: str, *, start: bool = True) -> Iterator[Any]:
-    """A persistent VM, gone in the end."""
+    """A persistent VM that is removed at the end."""
     connection = host.connect()
     disks = disk_xml(host.image(f"{name}.img"), "vda") + SCSI
     try:
@@ -92,7 +92,7 @@ def test_disk_is_attached_and_detached(
 ) -> None:
     with defined(libvirt_host, "web") as web:
         group = group_of_qemu(web)
-        assert vm(root, "attach", "web", "ssd0/a") == 4  # it is not served
+        assert vm(root, "attach", "web", "ssd0/a") == 4  # the device is not served
         assert f"hint: serve it first: slo-ctl device serve ssd0 --group {group}" in capsys.readouterr().err
         with served(root, "ssd0", "--group", "root"):
             assert vm(root, "attach", "web", "ssd0/a") == 2
@@ -108,7 +108,7 @@ def test_disk_is_attached_and_detached(
             (a, b) = server.statistics()["namespaces"]
             assert (a["name"], b["name"]) == ("a", "b")
 
-            # One namespace is one VM's.
+            # A namespace can belong to one VM only.
             assert vm(root, "attach", "db", "ssd0/a") == 2
             assert "ssd0/a is used by VM web (sda)" in capsys.readouterr().err
             assert vm(root, "attach", "db", "ssd0", "--json") == 0
@@ -119,7 +119,7 @@ def test_disk_is_attached_and_detached(
             assert vm(root, "attach", "web", "ssd0") == 2
             assert "no free namespace" in capsys.readouterr().err
 
-            # Others' disks are not touched.
+            # Disks that do not belong to slo-ctl are not touched.
             assert vm(root, "detach", "web", "vda") == 2
             assert "is not a namespace of an emulated SSD" in capsys.readouterr().err
             assert vm(root, "detach", "web", "vdx") == 2
@@ -130,7 +130,7 @@ def test_disk_is_attached_and_detached(
             assert vm(root, "detach", "db", "vdb") == 0
             assert targets(db) == ["vda"]
 
-            # A VM without an operating system never lets go of a disk on PCI.
+            # A VM without an operating system never releases a PCI disk.
             assert vm(root, "attach", "web", "ssd0/b", "--live", "--target", "vdc") == 0
             assert targets(web) == ["vda", "vdc"]
             assert targets(web, definition=True) == ["vda"]
@@ -151,7 +151,7 @@ def check_disk_in_shared_memory(
     server: Server,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A VM of libvirt, whose QEMU has a user of its own, writes over vhost-user, also after a kill."""
+    """A VM of libvirt whose QEMU has its own user writes over vhost-user, also after the server is killed."""
     tiny_guest.require_guest()
     tiny_guest.install_guest(host.folder)
 

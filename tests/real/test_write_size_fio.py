@@ -1,4 +1,4 @@
-"""The search of the optimal write size with real fio: a file, a loop device; interrupted."""
+"""The search for the optimal write size with real fio: a file, a loop device; interruption."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRITE_SIZE = DeviceCommand("write-size")
 
 
 def complete(found: dict[str, Any]) -> None:
-    """It ended, and says with what confidence."""
+    """Check that it is complete and states its confidence."""
     assert found["outcome"] in OUTCOMES
     last = found["sizes"][-1]
     assert found["sure"] == all(each["closeness"] in ("equal", "slower") for each in found["sizes"])
@@ -95,7 +95,7 @@ def test_busy_mounted_or_write_protected_loop_device_is_refused(root: Path) -> N
 def test_interrupted_search_keeps_completed_measurements(root: Path) -> None:
     place = root / "place"
     place.mkdir()
-    # Equal never: it continues until it is stopped.
+    # The ratio never satisfies the rule, so it continues until it is stopped.
     words = ("--bytes", "32MiB", "--sizes", "64KiB-2MiB", "--tolerance", ".01%", "--repetitions", "100", "-q")
     process = subprocess.Popen(
         WRITE_SIZE.line(root, str(place), *words, "--json"),
@@ -118,7 +118,7 @@ def test_interrupted_search_keeps_completed_measurements(root: Path) -> None:
 
 
 def test_write_cost_of_a_file_is_measured(root: Path) -> None:
-    """fio's log of response times, as this fio writes it."""
+    """Parses the response-time log of the installed fio version."""
     place = root / "place"
     place.mkdir()
     words = ("--bytes", "16MiB", "--size", "16KiB", "--size", "256KiB", "--quiet", "--json")

@@ -1,6 +1,6 @@
 """The search for the optimal write size of a served emulated SSD by fio, in real time.
 
-What it finds on hybrid drives is in tests/lab/test_write_size.py, in virtual time.
+Results for hybrid drives are tested in virtual time by tests/lab/test_write_size.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def test_served_page_mapped_ssd_has_no_write_size(root: Path) -> None:
-    """Its modelled times are longer than what the path to it adds, sequential or not."""
+    """Its modelled times exceed those of the path to it, for sequential and for random writes."""
     make_device(root, "name=d,size=256MiB")
     with prompted(), served(root, "d", "--latency", "real") as server:
         uri = server.uri()
@@ -30,6 +30,6 @@ def test_served_page_mapped_ssd_has_no_write_size(root: Path) -> None:
         found = WRITE_SIZE.measure(root, uri, *SMALL, "--allow-write", uri)
         complete(found)
         assert found["identity"]["model"] == "EMULATED SSD d"
-        # Two cores shared with others: at most the smallest sizes are disturbed.
+        # Two shared cores: only the smallest sizes are disturbed.
         assert found["outcome"] == "none needed" or found["optimal_write_bytes"] <= 256 << 10
     assert WRITE_SIZE.shown(root, uri)["validity"]["stale"] is None

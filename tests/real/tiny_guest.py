@@ -1,4 +1,4 @@
-"""VMs that boot in a second or two and do nothing but write to their disk: kernel, initrd and domain XML."""
+"""VMs that boot within two seconds and only write to their disk: kernel, initrd and domain XML."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MEMORY_MIB = 96
 
 
 def require_guest() -> None:
-    """Skip the test when there is nothing to boot."""
+    """Skip the test if kernel or initrd is missing."""
     for name in ("vmlinuz", "init"):
         if not (GUEST / name).exists():
             pytest.skip(f"build/guest/{name} is not there (scripts/setup.sh --real)")
 
 
 def install_guest(folder: Path) -> None:
-    """Put `vmlinuz` and `initrd` where QEMU's user can read them."""
+    """Copy `vmlinuz` and `initrd` to where QEMU's user can read them."""
     (folder / "vmlinuz").write_bytes((GUEST / "vmlinuz").read_bytes())
     files = {"init": (GUEST / "init").read_bytes()}
     files |= {f"modules/{each.name}": each.read_bytes() for each in sorted((GUEST / "modules").iterdir())}
@@ -31,7 +31,7 @@ def install_guest(folder: Path) -> None:
 
 
 def cpio(files: dict[str, bytes]) -> bytes:
-    """An archive in the `newc` format that Linux unpacks as its first file system."""
+    """An archive in the `newc` format, which Linux unpacks as initramfs."""
     folders = sorted({str(parent) for name in files for parent in Path(name).parents} - {"."})
     archive = io.BytesIO()
     entries = [(name, 0o040755, b"") for name in folders]
@@ -49,7 +49,7 @@ def cpio(files: dict[str, bytes]) -> bytes:
 def domain_xml(
     name: str, folder: Path, *, depth: int = 1, uuid: str | None = None, shares_memory: bool = False
 ) -> str:
-    """A VM without disks that boots what `install_guest` put into `folder`; its console goes to NAME.log."""
+    """A VM without disks that boots from `folder` (see `install_guest`); its console goes to NAME.log."""
     domain = ElementTree.Element("domain", type="qemu")
 
     def add(

@@ -1,4 +1,4 @@
-"""A small vhost-user client with a virtio-blk driver: what a VM does with a disk, and should not do."""
+"""A small vhost-user client with a virtio-blk driver, which can also violate the protocol."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_SEGMENT_BYTES = 64 << 10
 _NEXT, _DEVICE_WRITES, _INDIRECT = 1, 2, 4
 MEMORY_BYTES = 16 << 20
 _CLIENT_BASE = 0x7F00_0000_0000
-"""Where the client is said to have its memory; guest addresses begin at 0."""
+"""User address that the client declares for its memory; guest addresses begin at 0."""
 _RING_BYTES = 64 << 10
 _SLOT_BYTES = 256 << 10
 """Header, ranges, data and status of one request."""
@@ -43,7 +43,7 @@ class VhostUserError(Exception):
 
 @dataclass
 class Queue:
-    """A split virtqueue in the first memory of the client."""
+    """A split virtqueue in the first memory region of the client."""
 
     index: int
     size: int
@@ -55,7 +55,7 @@ class Queue:
     next_used: int = 0
 
     def __post_init__(self) -> None:
-        # Each request has two or three descriptors next to each other.
+        # Each request uses two or three adjacent descriptors.
         self.free = list(range(0, self.size - 2, 3))
 
     @property
@@ -68,7 +68,7 @@ class Queue:
 
 
 class _Descriptors:
-    """Of the memory and the queues of a guest: open for as long as a connection has them."""
+    """File descriptors of the memory and queues of a guest, open as long as a connection uses them."""
 
     def __init__(self) -> None:
         self._open: list[int] = []
@@ -83,7 +83,7 @@ class _Descriptors:
 
 
 class VhostUserClient:
-    """One connection. Memory and what is in flight go to the next one, after a restart of the server."""
+    """One connection. Memory and requests in flight pass to the next one after a restart of the server."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class VhostUserClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; memory stays."""
+        """Close the connection; memory is kept."""
         self.socket.close()
         self.messages.close()
 
@@ -178,7 +178,7 @@ class VhostUserClient:
             raise VhostUserError(f"message {request} was refused")
 
     def config(self, offset: int = 0, size: int = 60) -> bytes:
-        """A part of the configuration; nothing where the server refuses."""
+        """Part of the configuration; empty if the server refuses."""
         self._send(GET_CONFIG, struct.pack("<III", offset, size, 0) + bytes(size), [], 0)
         return self._receive(GET_CONFIG)[0][12:]
 
@@ -188,7 +188,7 @@ class VhostUserClient:
         return int(sectors) * SECTOR_BYTES
 
     def wait_for_change(self, timeout_s: float = 60) -> None:
-        """Until the server says that the configuration has changed."""
+        """Wait until the server reports a change of the configuration."""
         self.messages.settimeout(timeout_s)
         assert struct.unpack("<III", self.messages.recv(12)) == (CONFIG_CHANGE, _VERSION, 0)
 
@@ -198,7 +198,7 @@ class VhostUserClient:
         return self._descriptors.own(descriptor), payload
 
     def in_flight(self, queue: int = 0) -> list[bool]:
-        """By descriptor, what the server has noted as in flight."""
+        """By descriptor, what the server has recorded as in flight."""
         size = self.queues[queue].size
         stride = int(struct.unpack("<QQHH4x", self._in_flight)[0] // len(self.queues))
         noted = os.pread(self.in_flight_fd, stride, queue * stride)[16 : 16 + 16 * size : 16]
@@ -225,13 +225,13 @@ class VhostUserClient:
         self._tell(SET_VRING_ENABLE, struct.pack("<II", index, 1))
 
     def stop(self, index: int) -> int:
-        """Take a queue back; returns the next entry of its available ring."""
+        """Stop a queue; returns the next index of its available ring."""
         self._send(GET_VRING_BASE, struct.pack("<II", index, 0), [], 0)
         stopped, base = struct.unpack("<II", self._receive(GET_VRING_BASE)[0])
         assert stopped == index
         return int(base)
 
-    # At once, as a guest does: `struct.pack_into` writes zeros first, which the server may see.
+    # Written in one step, as a guest does: `struct.pack_into` writes zeros first, which the server may read.
 
     def _load(self, at: int) -> int:
         return self._indices[at // 2]
@@ -254,7 +254,7 @@ class VhostUserClient:
             os.eventfd_write(queue.kick, 1)
 
     def slot(self, queue: Queue, head: int) -> int:
-        """Where the buffers of a request are."""
+        """Offset of the buffers of a request."""
         return (4 << 20) + (queue.index * (queue.size // 3) + head // 3) % 44 * _SLOT_BYTES
 
     def submit(
@@ -267,7 +267,7 @@ class VhostUserClient:
         *,
         kick: bool = True,
     ) -> int:
-        """Begin a request; returns its number. `data` is for the device, `length` what it writes."""
+        """Submit a request and return its number. `data` is for the device, which writes `length` bytes."""
         ring = self.queues[queue]
         head = ring.free.pop(0)
         at = self.slot(ring, head)
@@ -287,9 +287,9 @@ class VhostUserClient:
     def submit_segments(
         self, head: int, kind: int, sector: int, length: int, data: bytes = b"", *, writes: bool = False
     ) -> None:
-        """Begin a large request with `head` and the descriptors after it, on the first queue.
+        """Submit a large request with `head` and the descriptors after it, on the first queue.
 
-        All of its segments are the same buffer; the status comes after that. `writes`: the device writes it.
+        All segments are the same buffer, followed by the status. `writes`: the device writes the buffer.
         """
         ring = self.queues[0]
         at = self.slot(ring, head)
@@ -311,7 +311,7 @@ class VhostUserClient:
         """Wait for the next request to be answered; returns its number."""
         ring = self.queues[queue]
         while ring.next_used == self._load(ring.used + 2):
-            # Asks to be notified of the next one.
+            # Request a notification for the next one.
             self._store(ring.avail + 4 + 2 * ring.size, ring.next_used)
             if ring.next_used != self._load(ring.used + 2):
                 break
@@ -336,7 +336,7 @@ class VhostUserClient:
     def request(
         self, kind: int, sector: int = 0, data: bytes = b"", length: int = 0, queue: int = 0
     ) -> bytes:
-        """A request and its answer. Raises OSError with the status where it is not OK."""
+        """Run a request. Raises OSError with its status if that is not OK."""
         head = self.submit(kind, sector, data, length, queue)
         assert self.completed(queue) == head
         status, found = self.answer(head, length, len(data), queue)

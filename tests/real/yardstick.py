@@ -1,4 +1,4 @@
-"""Disturbance by other work on this machine: distinguishes a disturbed measurement from a wrong one."""
+"""Detects other work on this machine, to distinguish a disturbed measurement from a wrong one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNDISTURBED_S = 150e-6
 
 
 class Yardstick(threading.Thread):
-    """How late a thread that sleeps runs again, in the mean, while the `with` block lasts."""
+    """Measures the mean delay with which a sleeping thread wakes up while the `with` block runs."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""The result builder of tests/show serves here as well."""
+"""Makes the result builder of tests/show importable."""
 
 import sys
 from pathlib import Path

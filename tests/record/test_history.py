@@ -1,4 +1,4 @@
-"""The history: what is kept, for how long, and what it does when it cannot."""
+"""The history: retention, and its behaviour when it cannot be written."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_nothing_measured_is_no_sample(history: History) -> None:
 
 
 def test_a_time_long_before_the_first_record_does_not_widen_the_buckets(history: History) -> None:
-    """Twenty minutes of a month were one row, dated a decade ago for the longest spans."""
+    """Twenty minutes of a month were one row, dated ten years earlier for the longest spans."""
     for second in range(0, 1200, 10):
         history.add(at(second))
     found = read_vm(history.path, "web", START - 30 * DAY, START + 1200, limit=60)
@@ -90,7 +90,7 @@ def test_verdicts_are_stored_on_change(history: History, path: Path) -> None:
         (2, "insufficient", "reason 2"),
         (4, "ok", "reason 4"),
     ]
-    # What held at the begin of a span is reported as well.
+    # The state at the begin of a span is reported as well.
     assert [v.at - START for v in read_vm(history.path, "web", START + 3, START + 9).verdicts] == [2, 4]
     history.close()
     again = History(path, DAY, BIG)
@@ -101,7 +101,7 @@ def test_verdicts_are_stored_on_change(history: History, path: Path) -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_verdicts_are_right_after_the_clock_was_set_back(path: Path, restarted: bool) -> None:
-    """That of the wrong time was taken for written: `report` showed a missed SLO until it changed again."""
+    """The verdict at the wrong time counted as written: `report` showed a miss until it changed again."""
     history = History(path, DAY, BIG)
     try:
         history.add(at(0, verdict=Verdict.INSUFFICIENT))
@@ -133,7 +133,7 @@ def test_only_decisions_about_the_vm_are_returned(history: History) -> None:
         "lowered web.",
         "web.example is another",
     )
-    for second in range(2):  # the same reasons twice: told once
+    for second in range(2):  # the same reasons twice: recorded once
         history.add(host_status(at=START + second, devices=(device_status(reasons=reasons),)))
     found = read_vm(history.path, "web", START, START + 9)
     assert {d.reason for d in found.decisions} == {reasons[0], reasons[2], reasons[3]}
@@ -145,7 +145,7 @@ def test_only_effective_outcomes_are_stored(history: History) -> None:
     same = outcome("web", OutcomeState.UNCHANGED)
     planned = outcome("web", OutcomeState.PLANNED)
     history.add(host_status(at=START), outcomes=[done, same, planned])
-    history.add(host_status(at=START + 1))  # its `unapplied` is that of the epoch before
+    history.add(host_status(at=START + 1))  # its `unapplied` is that of the previous epoch
     assert [(o.state, o.value) for o in read_vm(history.path, "web", START, START + 9).outcomes] == [
         ("applied", 500)
     ]
@@ -198,7 +198,7 @@ def test_no_sample_counts_twice_or_is_lost(
     history.close()
     kept = sum(p.samples for p in found.points)
     assert kept <= len(moments)
-    # A step may be behind, and drops whole minutes: what is surely young enough is all there.
+    # A step may be behind, and deletes whole minutes; all records that are certainly recent are there.
     assert kept >= sum(moment > now - keep_s + MINUTE for moment in moments)
 
 
@@ -215,7 +215,7 @@ def test_pruning_keeps_the_current_verdict(path: Path) -> None:
         read_vm(history.path, "gone")
     (verdict,) = read_vm(history.path, "web", START + 3900, START + 4000).verdicts
     assert verdict.at == START
-    history.add(host_status(vms=(vm_status("gone"),), at=START + 4001))  # it is back under a new number
+    history.add(host_status(vms=(vm_status("gone"),), at=START + 4001))  # it returns with a new number
     assert len(read_vm(history.path, "gone", START + 3900, START + 4100).points) == 1
     history.close()
 
@@ -330,7 +330,7 @@ def test_deleted_file_is_created_again(history: History, path: Path) -> None:
 
 
 def test_group_may_read_it_under_any_umask(history: History, path: Path) -> None:
-    """The unit of the daemon has 0077."""
+    """The daemon's unit sets umask 0077."""
     before = os.umask(0o077)
     try:
         history.add(at(0))
@@ -376,10 +376,10 @@ def test_bucket_width_follows_span_and_limit(span_s: float, limit: int, width_ms
 
 
 def fill(history: History, epochs: int, at_once: bool) -> None:
-    """Epochs with a checkpoint every 20, that ends before the next epoch or continues beside it."""
+    """Write epochs with a checkpoint every 20, which ends before the next epoch or runs in parallel to it."""
     for second in range(epochs):
         if second % 20 == 0:
-            history._checkpointed_at = -1e9  # a while has passed
+            history._checkpointed_at = -1e9  # as if a while had passed
         history.add(host_status(vms=tuple(vm_status(f"vm{i}") for i in range(20)), at=START + second))
         if history._checkpoint is not None and (at_once or second % 20 == 19):
             history._checkpoint.join()

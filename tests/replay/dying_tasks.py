@@ -1,4 +1,4 @@
-"""Tasks that kill their worker. In a module of its own, which workers import."""
+"""Tasks that kill their worker, in a module of their own, which workers can import."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def square(number: int, fatal: frozenset[int] = frozenset(), once: Path | None = None) -> int:
-    """Kills the process of a number in `fatal`; with `once`, only until that file is there."""
+    """Kills the process for a number in `fatal`; with `once`, only until that file exists."""
     if number in fatal and (once is None or not once.exists()):
         if once is not None:
             once.touch()

@@ -1,4 +1,4 @@
-"""The issue's bars for shares, on small emulated drives; `bench/acceptance.py` has the whole matrix."""
+"""Acceptance limits for shares on small emulated drives; `bench/acceptance.py` has the whole matrix."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_deep_queues_keep_shares_and_total(scheduler: str) -> None:
 
 
 def test_paced_vms_keep_ops_that_saves_gc_for_others() -> None:
-    """What the OPS of the bottleneck alone would bring is less: its requests wait for the others' GC."""
+    """More OPS for the bottleneck alone would gain less: its requests wait for the GC of the others."""
     static, proportional = replay(trio(FAST15), compare="static")
     assert worst(proportional) < SHARE_BAR
     assert (proportional.iops or 0.0) > 0.95 * (static.iops or 0.0)

@@ -1,4 +1,4 @@
-"""A minimum and a p99 are judged under every policy as the daemon judges them, and the reason says why."""
+"""A minimum and a p99 are judged under every policy as by the daemon, with a reason."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The engine: events, ends, windows, interruption, and the same result every time."""
+"""The engine: events, ends, windows, interruption, and reproducible results."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_years_between_requests_matter_only_to_an_open_loop(tmp_path: Path) -> N
 
 
 def test_a_trace_without_time_is_repeated_only_with_a_period(tmp_path: Path) -> None:
-    """It came at one instant millions of times, for minutes, and was taken for one that only reads."""
+    """It was repeated millions of times at one instant, for minutes, and was taken for one of reads only."""
     trace = tmp_path / "one.csv"
     trace.write_text("#slo-ctl-trace 1\ntime_ns,op,offset_bytes,length_bytes,volume\n0,write,0,4096,v\n")
     with pytest.raises(UserError) as caught:
@@ -285,7 +285,7 @@ def test_a_page_mapping_has_no_merges() -> None:
 
 
 class Amounts(Silent):
-    """What was done of each phase, and its total."""
+    """Records the progress of each phase, and its total."""
 
     def __init__(self) -> None:
         self.done_of: dict[str, list[float | None]] = {}
@@ -300,7 +300,7 @@ class Amounts(Silent):
 
 
 def test_reading_a_long_trace_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It took minutes in silence before the first run began."""
+    """It took minutes without output before the first run began."""
     lines = ["#slo-ctl-trace 1", "time_ns,op,offset_bytes,length_bytes,volume"]
     lines += [f"{number},write,{4096 * (number % 1000)},4096,v" for number in range(50_000)]
     trace = tmp_path / "long.csv"
@@ -315,7 +315,7 @@ def test_reading_a_long_trace_shows_progress(tmp_path: Path, monkeypatch: pytest
 
 
 class InterruptedAt(Silent):
-    """Ctrl-C once so much of the replays is done."""
+    """Raises Ctrl-C at a given progress of the replays."""
 
     def __init__(self, amount: float) -> None:
         self.left = amount
@@ -342,7 +342,7 @@ def test_several_processes_come_to_the_same() -> None:
 
 
 def test_space_that_vms_leave_is_told() -> None:
-    """The drive was a quarter of what --device says, without a word, and a sweep had another WAF."""
+    """Without a message the drive was a quarter of --device, and a sweep had another WAF."""
     quarter = [f"{vm},size=32MiB" for vm in TWO]
     (note,) = replay(*quarter, device="size=256MiB,dies=2").notes
     assert note.startswith("the VMs have 64 MiB of 256 MiB, and the drive is emulated without the rest")
@@ -365,7 +365,7 @@ def waited_for(condition: Callable[[], bool]) -> bool:
 def test_a_killed_replay_leaves_no_processes_and_its_files_only_until_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its workers waited for tasks for ever."""
+    """Its workers waited for tasks indefinitely."""
     command = [
         sys.executable,
         "-m",
@@ -380,7 +380,7 @@ def test_a_killed_replay_leaves_no_processes_and_its_files_only_until_the_next(
     command += ["--device", "size=64MiB,dies=2", "--compare", "shared", "--vm", TWO[0], "--vm", TWO[1]]
     process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)})
     try:
-        # With the process of multiprocessing that tracks resources.
+        # Includes the resource tracker process of multiprocessing.
         assert waited_for(lambda: len(children(process.pid)) == 3)
         workers = children(process.pid)
     finally:
@@ -402,7 +402,7 @@ def test_interruption_of_several_processes_leaves_what_was_measured() -> None:
 
 
 def test_a_worker_process_that_dies_is_an_error_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    # It does not take the arguments that a worker begins with, and so it ends.
+    # It rejects the arguments of a worker, and so it ends.
     monkeypatch.setattr(engine, "_init_worker", os.getpid)
     with pytest.raises(UserError, match="a worker process died"):
         replay(jobs=2, compare="shared")

@@ -1,4 +1,4 @@
-"""Scenarios from options and files: what is understood, and how mistakes are reported."""
+"""Scenarios from options and files: valid ones, and error messages for wrong ones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def refused(*vms: str, device: str = "", events: tuple[str, ...] = (), **setting
 
 
 def reread(words: list[str]) -> Scenario:
-    """What the command line of `words` describes."""
+    """The scenario that the command line `words` describes."""
     text = ScenarioText()
     rest = iter(words[2:])
     for word in rest:
@@ -145,7 +145,7 @@ def test_numbers_round_trip(value: float) -> None:
 )
 def test_key_value_pairs_round_trip(pairs: dict[str, str]) -> None:
     kept = {key: value.replace("\0", "").strip() for key, value in pairs.items()}
-    # A comma at the end of a value and the one after it cannot be distinguished from a doubled one.
+    # A comma at the end of a value, followed by another, cannot be distinguished from a doubled one.
     kept = {key: value.strip(",").strip() for key, value in kept.items()}
     assert split_pairs("--vm", join_pairs(kept)) == kept
 

@@ -1,4 +1,4 @@
-"""What dies with a worker of a sweep, and what does not."""
+"""Consequences of a worker's death in a sweep."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Notes(Silent):
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_task_that_kills_workers_is_given_up_alone(jobs: int) -> None:
     progress = Notes()
-    # First, so that it takes workers with it before anything else is done.
+    # First, so that it kills workers before any other task is done.
     arguments = {number: (number, frozenset({0})) for number in range(6)}
     found = dict(on_processes(square, arguments, jobs, progress))
     assert found.pop(0) == GivenUp(f"{MAX_DEATHS} worker processes died during it")

@@ -1,4 +1,4 @@
-"""The default policy against doing nothing: what one VM does not use goes to others, at no cost to it."""
+"""The default policy compared with none: unused service of one VM goes to others, at no cost to it."""
 
 import pytest
 
@@ -65,7 +65,7 @@ def test_shares_are_exact_if_every_vm_wants_more(weights: tuple[int, ...]) -> No
     vms = [f"name={n},{UNIFORM},qd=8,weight={w}" for n, w in zip("abc", weights, strict=True)]
     shared, run = replay(*vms)
     assert max(errors(run)) < 0.01
-    # A pool of its own for each VM costs 3 % where all do the same; elsewhere it gains more than that.
+    # Separate pools for the VMs cost 3 % if all do the same; otherwise they gain more than that.
     assert sum(iops(run).values()) > 0.965 * sum(iops(shared).values())
     total = sum(weights)
     assert [vm.target_share for vm in run.vms] == pytest.approx([w / total for w in weights], abs=0.01)
@@ -97,7 +97,7 @@ def test_fully_served_vm_misses_nothing() -> None:
 
 
 def test_open_loop_is_judged_by_its_arrivals() -> None:
-    """Also where each of them waits in a queue: all of them are served in the end."""
+    """Even if each waits in a queue: all requests are served in the end."""
     served, _ = replay(f"name=light,{UNIFORM},mode=open,iops=100,weight=6", f"name=heavy,{UNIFORM},qd=32")
     light, heavy = served.vms
     assert light.demand_iops == pytest.approx(100, rel=0.02)

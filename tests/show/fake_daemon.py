@@ -1,4 +1,4 @@
-"""A daemon's socket with invented answers: real HTTP on a real Unix socket."""
+"""A daemon's socket with fake answers: real HTTP on a real Unix socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invented results for tests, shaped like those of a replay and labelled as invented."""
+"""Fake results for tests, in the form of those of a replay and labelled as fake."""
 
 from __future__ import annotations
 

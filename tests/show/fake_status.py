@@ -1,4 +1,4 @@
-"""Made-up HostStatus values: a fixed one with every kind of VM, and a hypothesis strategy."""
+"""Fake HostStatus values: a fixed one with every kind of VM, and a hypothesis strategy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AT = 1_700_000_000.0
 
 
 def vm_status(name: str = "web", device: str = "ssd0", **fields: Any) -> VmStatus:
-    """A VM that is well, changed by `fields`."""
+    """A VM with verdict ok, changed by `fields`."""
     values: dict[str, Any] = {
         "vm": name,
         "device": device,

@@ -1,4 +1,4 @@
-"""What a history comes to: epochs by verdict, stretches of misses, folded events, plots, the page."""
+"""Summary of a history: epochs by verdict, periods of misses, folded events, plots, the page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def history(
     decisions: tuple[PastDecision, ...] = (),
     outcomes: tuple[PastOutcome, ...] = (),
 ) -> VmHistory:
-    """From 100 to 200, in buckets of 10 s, on ssd0."""
+    """A history from 100 to 200, in buckets of 10 s, on ssd0."""
     changes = tuple(PastVerdict(at, "ssd0", verdict, reason) for at, verdict, reason in verdicts)
     return VmHistory(vm, 100.0, 200.0, 10.0, tuple(points), changes, decisions, outcomes)
 

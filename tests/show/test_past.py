@@ -1,4 +1,4 @@
-"""Statuses of the past: what the history keeps in the rows of now."""
+"""Past statuses: the history's values in the rows of the present status."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_rows_have_the_values_and_the_verdict_of_their_time() -> None:
     assert (earlier.at, later.at, later.epoch_s) == (AT - 20, AT - 10, 10.0)
     (row,) = earlier.vms
     assert (row.vm, row.verdict, row.iops) == ("web", Verdict.OK, 5.0)
-    # Half of the blocks it has now.
+    # Half of its present blocks.
     assert (row.ops_blocks, row.ops_bytes, row.ops_share) == (256, 2**29, 0.125)
     assert row.slo == latest.vms[0].slo
     assert [(vm.vm, vm.verdict, vm.iops) for vm in later.vms] == [

@@ -1,4 +1,4 @@
-"""Progress: bars on a terminal, lines elsewhere, nothing when quiet."""
+"""Progress: bars on a terminal, lines elsewhere, nothing with --quiet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slo_ctl.show.terminal import Bars, Lines, can_redraw, progress_on_stderr
 
 
 class Clock:
-    """A clock that is told what time it is."""
+    """A clock that is set by the test."""
 
     now = 0.0
 

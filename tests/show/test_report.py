@@ -1,4 +1,4 @@
-"""The HTML report: self-contained, escaped, complete, also for odd results."""
+"""The HTML report: self-contained, escaped, complete, also for unusual results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VOID = {"meta", "br", "img", "link"}
 
 
 class Page(HTMLParser):
-    """What a page is made of; its tags must nest. `text` is without scripts and styles."""
+    """The contents of a page, whose tags must nest. `text` is without scripts and styles."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ def test_report_lists_every_one_of_many_vms() -> None:
         fake_result(runs=[fake_run("shared", vms=vms, points=5000), fake_run(vms=vms, points=5000)])
     )
     page = Page(html)
-    # A row in the table of each of the two policies, at least.
+    # At least one row in the tables of both policies.
     assert [name for name, _ in vms if page.text.count(name) < 2] == []
     assert len(page.ids) == len(set(page.ids))
     assert len(html) < 500_000

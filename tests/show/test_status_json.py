@@ -1,4 +1,4 @@
-"""A status survives the way to JSON and back."""
+"""A status is unchanged after conversion to JSON and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status table: cells, header, columns that go when it is narrow."""
+"""The status table: cells, header, columns that are omitted if it is narrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The full-screen view: what is shown, keys, and that it survives the daemon's absence."""
+"""The full-screen view: contents, keys, and behaviour while the daemon is away."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ VMS = (
 
 
 class Daemon:
-    """Answers with `status`; with None it is away."""
+    """Answers with `status`; unreachable if it is None."""
 
     def __init__(self, status: HostStatus | None) -> None:
         self.status = status
         self.requests = 0
         self.points: tuple[Point, ...] = ()
-        """Of each VM, in its history."""
+        """History entries of each VM."""
 
     def history(self, vm: str, _limit: int) -> VmHistory:
         if self.status is None:
@@ -243,7 +243,7 @@ def test_missing_history_is_reported() -> None:
         await until(pilot, lambda: daemon.requests > 3)
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: "the history has nothing earlier" in text(app, "#view"))
-        # It is asked for again.
+        # It is requested again.
         daemon.points = (Point(AT - 10.0, "ssd0", 10, iops=100.0),)
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: "11 s BACK" in text(app, "#view"))
@@ -277,7 +277,7 @@ def test_top_survives_a_daemon_restart() -> None:
         assert not app.query_one("#problem").display
         daemon.status = None
         await until(pilot, lambda: bool(app.query_one("#problem").display))
-        assert len(names(app)) == 4  # what was last known stays
+        assert len(names(app)) == 4  # the last known values stay
         daemon.status = host_status(vms=VMS[:1], at=AT + 9)
         await until(pilot, lambda: names(app) == ["web"])
 
@@ -322,7 +322,7 @@ def test_hostile_names_and_500_vms_are_shown() -> None:
         assert selected is not None
         assert selected.vm == names(app)[-1]
 
-    # Each status of so many is 510 rows to draw.
+    # Each status has 510 rows to draw.
     run(Daemon(host_status(vms=hostile + others)), steps, interval_s=2.0)
 
 
@@ -358,7 +358,7 @@ def test_search_help_and_history_keys_work() -> None:
 
 
 def test_many_devices_leave_room_for_the_vms() -> None:
-    """The header had all rows of the terminal, and no VM was shown."""
+    """The header took all rows of the terminal, and no VM was shown."""
 
     async def go() -> None:
         devices = tuple(device_status(name=f"ssd{number}") for number in range(20))

@@ -1,4 +1,4 @@
-"""slos.json: a dictionary that survives."""
+"""slos.json behaves like a dictionary that is persistent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_store_behaves_like_a_dictionary(steps: list[tuple[str, str, object]]) -
     with tempfile.TemporaryDirectory() as folder:
         path, model = Path(folder) / "slos.json", dict[str, dict[str, float]]()
         for what, vm, value in steps:
-            # A new store each time: nothing is remembered but in the file.
+            # A new store each time: only the file keeps state.
             store = SloStore(path)
             if what == "set":
                 assert isinstance(value, dict)

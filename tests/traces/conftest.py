@@ -1,4 +1,4 @@
-"""Where the real traces lie, and files to make up."""
+"""The location of the real traces, and files written by tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def real() -> Callable[[str], Path]:
-    """The path of a real trace; skips the test, naming what is missing, where it is not there."""
+    """The path of a real trace; skips the test with its name if it is missing."""
     folder = Path(os.environ.get("SLO_CTL_TRACES", _ROOT.parent / "shared" / "traces"))
 
     def find(name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Bad input: one line that names the file, the place, the field and the reason, never anything worse."""
+"""Bad input: one line with the file, the place, the field and the reason, and no other exception."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_bad_headers_are_refused(trace_file: Write) -> None:
 
 
 def test_columns_of_a_trace_without_its_version_are_recognized(trace_file: Write) -> None:
-    # The records alone are those of Alibaba's format.
+    # The records alone are in Alibaba's format.
     columns = "time_ns,op,offset_bytes,length_bytes,volume\n"
     for records in ("0,read,0,4096,a\n", "0,R,0,4096,0\n1,W,4096,4096,0\n"):
         error = refusal(trace_file(columns + records))
@@ -247,7 +247,7 @@ ALPHABET = b'0123456789,. \n\r\t-rRwWQD"x\xff#'
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_random_bytes_raise_nothing_but_trace_errors(name: str, data: st.DataObject, tmp_path: Path) -> None:
-    """Anything at all: batches that keep the rules, or a TraceError of one line."""
+    """Any bytes give valid batches, or a TraceError of one line."""
     body = data.draw(
         st.one_of(
             st.binary(max_size=300),

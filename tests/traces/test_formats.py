@@ -125,7 +125,7 @@ TEXT = {
         ],
         [(35328, 1), (2, 1), (0, 0), (0, 0), (0, 2)],
     ),
-    # As QEMU 7.2 wrote it, for the commands of its monitor `qemu-io d "write 4096 8192"` and so on.
+    # Output of QEMU 7.2 for commands of its monitor such as `qemu-io d "write 4096 8192"`.
     "qemu": (
         (
             "15072@1795419136.363648:blk_co_pwritev blk 0x56339a7b3460 bs 0x56339a7b37b0 "

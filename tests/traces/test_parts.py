@@ -1,4 +1,4 @@
-"""A trace in several files is read as the one it was."""
+"""A trace that is split over several files is read as one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_trace_split_anywhere_is_read(tmp_path: Path, suffix: str, names: str) -
 @pytest.mark.parametrize("suffix", COMPRESSED)
 @pytest.mark.parametrize("format_", ["slo-ctl", "msr"])
 def test_parts_that_are_complete_traces_are_read(tmp_path: Path, suffix: str, format_: str) -> None:
-    """Each with its header, where the format has one."""
+    """Each has a header if the format has one."""
     for number in range(3):
         part = written(tmp_path / "a", ROWS[1000 * number : 1000 * (number + 1)], format_)
         (tmp_path / f"a.csv.part{number + 1}{suffix}").write_bytes(COMPRESSED[suffix](part))
@@ -120,7 +120,7 @@ def test_commands_accept_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_commands_repeat_the_notes_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A part of a trace, replayed for the whole, would be a silent error."""
+    """Replaying a part instead of the whole trace would be a silent error."""
     for number in (1, 2):
         (tmp_path / f"a.spc.part{number}").write_text("0,0,4096,w,0\n0,8,4096,w,1\n")
     trace, note = tmp_path / "a.spc.part1", "1 other parts lie beside this one; name a.spc to read all"

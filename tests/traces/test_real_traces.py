@@ -1,4 +1,4 @@
-"""The real traces: every row of the data table, and what the formats' fixtures hold."""
+"""The real traces: every row of the data table, and the contents of the formats' fixtures."""
 
 from __future__ import annotations
 

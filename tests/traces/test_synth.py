@@ -1,4 +1,4 @@
-"""Synthetic workloads: their laws, their determinism, their parameters."""
+"""Synthetic workloads: distributions, determinism, parameters."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_zipf_frequencies_follow_the_law(theta: float) -> None:
     expected *= draws / expected.sum()
     often = expected >= 5
     error = found[often] - expected[often]
-    # Each count is binomial; five standard deviations for any, and chi-square as expected of them together.
+    # Each count is binomial: within five standard deviations, and chi-square as expected for all of them.
     assert (np.abs(error) <= 5 * np.sqrt(expected[often]) + 1).all()
     chi_square = float((error**2 / expected[often]).sum())
     assert chi_square < often.sum() + 6 * np.sqrt(2 * often.sum())

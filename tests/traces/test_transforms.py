@@ -1,4 +1,4 @@
-"""Remapping, time warping and merging keep their promises for any trace."""
+"""Invariants of remapping, time warping and merging for any trace."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_merge_keeps_every_record_in_order(traces: list[list[Request]], chunks: 
     found = [
         (row, int(who)) for batch, tenant in merged for row, who in zip(rows_of(batch), tenant, strict=True)
     ]
-    # A stable sort by time of the sources in their order is the very definition.
+    # A stable sort by time of the concatenated sources is the definition.
     expected = [(row, number) for number, source in enumerate(sources) for row in rows_of(source)]
     assert found == sorted(expected, key=lambda pair: pair[0][0])
 

@@ -19,7 +19,7 @@ from traces import Batch, Op, TraceError, open_trace
 from traces.formats.registry import writable
 from traces.writing import TraceWriter
 
-# What a format can express: operations, unit of time in ns, unit of offsets in bytes, times before the first.
+# Features of a format: operations, unit of time in ns, unit of offsets in bytes, times before the first.
 LIMITS = {
     "slo-ctl": (list(Op), 1, 1, True),
     "spc": ([Op.READ, Op.WRITE], 1, 512, False),
@@ -139,7 +139,7 @@ def test_real_traces_round_trip_through_slo_ctl_format(
 
 
 def test_ctrl_c_while_a_batch_is_encoded_is_left_to_the_program(tmp_path: Path) -> None:
-    """`trace record` ended without its results when Ctrl-C, by which it ends, came while polars worked."""
+    """`trace record` is ended by Ctrl-C; if that came while polars was working, it ended without results."""
     program = """
         import os, signal, sys, threading, time
         import numpy as np

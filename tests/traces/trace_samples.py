@@ -1,4 +1,4 @@
-"""Made-up requests, as a batch and in the bytes of binary formats."""
+"""Sample requests, as a batch and in the bytes of binary formats."""
 
 from __future__ import annotations
 

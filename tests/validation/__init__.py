@@ -1,4 +1,4 @@
-"""Numbers of the emulated SSD against theory and against a model of the test's own."""
+"""Figures of the emulated SSD, compared with theory and with an independent model."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The figures of the bench that the tests take a part of."""
+"""Makes the modules of bench importable, parts of which these tests run."""
 
 from __future__ import annotations
 

@@ -16,11 +16,11 @@ READ, WRITE, TRIM, WRITE_ZEROES, FLUSH = range(5)
 PAGE = 4096
 
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Operation, offset and length, as apply() and feed() take them."""
+"""Operation, offset and length, as taken by apply() and feed()."""
 
 
 def config(**overrides: Any) -> Config:
-    """One die, 16 pages per block, 200 blocks, FAST'15 latencies, unless told otherwise."""
+    """One die, 16 pages per block, 200 blocks and FAST '15 latencies by default."""
     return Config(
         **{
             "page_bytes": PAGE,
@@ -63,7 +63,7 @@ def plain(record: object) -> dict[str, Any]:
 
 
 def state(device: Device, queues: bool = False) -> dict[str, Any]:
-    """All that can be seen of a drive."""
+    """The complete visible state of a drive."""
     tenants = device.tenants()
     state: dict[str, Any] = {
         "drive": (device.blocks, device.spare_blocks, device.now_ns, device.host_page_writes),

@@ -1,7 +1,7 @@
-"""A page-mapped FTL written down naively, to compare the Rust core with: one pool, one host write frontier.
+"""A simple page-mapped FTL to compare the Rust core with: one pool, one host write frontier.
 
-Nothing is shared with the core but the rules: GC runs when the host needs a block and no more than the floor
-are erased; the page that is overwritten dies first; victims' pages are copied in the order of their slots.
+It shares only the rules with the core: GC runs when the host needs a block and at most the floor of erased
+blocks is left; the overwritten page becomes invalid first; pages of victims are copied in slot order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False)
 class NaiveBlock:
-    """Logical pages by slot; None where the page has died."""
+    """Logical pages by slot; None for an invalid page."""
 
     slots: list[int | None] = field(default_factory=list)
     valid: int = 0
@@ -24,7 +24,7 @@ class NaiveFtl:
     blocks: int
     pages_per_block: int
     greedy: bool = False
-    """Otherwise the block filled longest ago is collected."""
+    """Greedy GC; otherwise the block that was filled longest ago is collected."""
     separate_gc_frontier: bool = False
     free_floor: int = 1
     gc_page_writes: int = 0
@@ -50,7 +50,7 @@ class NaiveFtl:
         self._append("host", page)
 
     def trim(self, page: int) -> None:
-        """The page holds no data any more."""
+        """The page has no data any more."""
         if page in self.place:
             block, slot = self.place.pop(page)
             block.slots[slot] = None

@@ -1,4 +1,4 @@
-"""What requests do to pages, by the book: the expectation beside the emulated SSD in property tests."""
+"""The effect of requests on pages: the expectation for the emulated SSD in property tests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PageModel:
                 self.mapped.add(page)
 
     def counters(self) -> dict[str, int]:
-        """Under the names of the drive's records."""
+        """Counters with the names of the drive's records."""
         return {name: value for name, value in vars(self).items() if name != "mapped"} | {
             "mapped_pages": len(self.mapped)
         }

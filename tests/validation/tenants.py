@@ -1,4 +1,4 @@
-"""Drives of up to three tenants, random requests to them, and what is expected of every mapping."""
+"""Drives of up to three tenants, random requests to them, and the expectations for every mapping."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 OPS = st.sampled_from([READ, WRITE, WRITE, WRITE, TRIM, WRITE_ZEROES, FLUSH])
 PAGES = 150
-"""Of every tenant."""
+"""Size of every tenant."""
 BYTES = PAGES * PAGE
 
 
 @st.composite
 def request(draw: st.DrawFn) -> tuple[int, int, int]:
-    """Any request inside a namespace: aligned or not, empty, or all of it; reads and writes have a length."""
+    """Any request inside a namespace: aligned or not, empty, or all of it; reads and writes are not empty."""
     op = draw(OPS)
     unit = draw(st.sampled_from([1, 512, PAGE, PAGE]))
     offset = unit * draw(st.integers(0, BYTES // unit))
@@ -35,11 +35,11 @@ def request(draw: st.DrawFn) -> tuple[int, int, int]:
 
 
 PLACEMENTS = st.lists(st.booleans(), min_size=1, max_size=3)
-"""Of each tenant, whether it is isolated."""
+"""For each tenant, whether it is isolated."""
 
 
 def batch_lists(most: int) -> st.SearchStrategy[list[tuple[int, list[tuple[int, int, int]], int]]]:
-    """A number that chooses a tenant, its requests, and a number for what happens besides."""
+    """A number that selects a tenant, its requests, and a number for other actions."""
     one = st.tuples(st.integers(0, 2), st.lists(request(), max_size=30), st.integers(-20, 20))
     return st.lists(one, min_size=1, max_size=most)
 
@@ -54,12 +54,12 @@ def filled_drive(config: Config, placements: list[bool], ops_blocks: int) -> Dev
 
 
 def filled_models(placements: list[bool]) -> dict[int, PageModel]:
-    """The models of `filled_drive`."""
+    """The models that correspond to `filled_drive`."""
     return {tenant: PageModel(set(range(PAGES)), host_page_writes=PAGES) for tenant in range(len(placements))}
 
 
 def expect_models(device: Device, models: dict[int, PageModel]) -> list[dict[str, Any]]:
-    """The invariants hold, the host's counters are those of the models, and every moved page has an owner.
+    """The invariants hold, the host counters equal those of the models, and every moved page has an owner.
 
     Returns all counters of each tenant.
     """
@@ -95,7 +95,7 @@ def play(
 def expect_the_same_future(
     path: Path, device: Device, config: Config, after: list[tuple[int, int, int]]
 ) -> None:
-    """Saved at `path` and restored, a drive looks the same, and does so after more requests, too."""
+    """A drive that is saved at `path` and restored has the same state, also after more requests."""
     device.save(path, "a label, 標籤")
     restored, label = Device.restore(path, config)
     assert label == "a label, 標籤"

@@ -1,4 +1,4 @@
-"""Random requests through the Python face: the invariants hold, every page and request is accounted for."""
+"""Random requests through the Python API: the invariants hold, every page and request is accounted for."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def with_tenants(config: Config, placements: list[bool]) -> Device:
 
 
 def expect(device: Device, models: dict[int, PageModel]) -> None:
-    """As the models; what GC and wear levelling moved accounts for each other."""
+    """The models agree; the counters of pages that GC and wear levelling moved are consistent."""
     for counters in expect_models(device, models):
         assert sum(counters["victim_histogram"]) == counters["victims"]
         assert counters["victim_valid_pages"] + counters["wear_page_writes"] == counters["gc_page_writes"]
@@ -71,7 +71,7 @@ BATCHES = batch_lists(12)
 @settings(max_examples=120)
 @given(configs(), PLACEMENTS, BATCHES)
 def test_counted_requests(config: Config, placements: list[bool], batches: Any) -> None:
-    """apply(), with OPS blocks moving at any moment."""
+    """apply(), while OPS blocks move."""
     play(with_tenants(config, placements), filled_models(placements), batches, expect)
 
 

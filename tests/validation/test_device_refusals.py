@@ -1,4 +1,4 @@
-"""What the emulated SSD refuses, it refuses whole: with an exception, and nothing has changed."""
+"""Requests that the emulated SSD refuses: it raises an exception, and nothing has changed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ftl_emul import Config, Device, DriveError, presets
 from tests.validation.drive import PAGE, WRITE, WRITE_ZEROES, apply, config, feed, state
 
 PAGES = 1024
-"""Of either tenant: 64 blocks."""
+"""Pages of each tenant: 64 blocks."""
 REFUSALS = (DriveError, TypeError, ValueError, OverflowError)
-"""OverflowError is what Python itself says of numbers that do not fit, such as -1 blocks."""
+"""Python raises OverflowError for numbers that do not fit, such as -1 blocks."""
 HUGE = 2**64 - 1
 
 
@@ -130,7 +130,7 @@ def test_calls_refused(device: Device, call: Callable[[Device], object]) -> None
 
 
 def unchanged(device: Device, call: Callable[[], object]) -> None:
-    """The call raises, and the drive is as before, and works on."""
+    """The call raises, the drive has not changed, and it continues to work."""
     before = state(device, queues=True)
     with pytest.raises(REFUSALS) as raised:
         call()

@@ -1,4 +1,4 @@
-"""What a page of GC costs: the controller's equation against the emulated SSD's own accounts."""
+"""The cost of a GC page: the controller's equation, compared with the counters of the emulated SSD."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Block, hybrid and cached mappings through the Python face; merges computed by hand are tested in Rust."""
+"""Block, hybrid and cached mappings through the Python API; merges calculated by hand are tested in Rust."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MIB = 2**20
 
 @st.composite
 def configs(draw: st.DrawFn) -> Config:
-    """Drives of every mapping but the page mapping, with room for three tenants of PAGES pages."""
+    """Drives of every mapping except page mapping, with room for three tenants of PAGES pages."""
     cluster, clusters = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     mapping = draw(st.sampled_from([name for name, _ in mappings() if name != "page"]))
     return config(
@@ -60,7 +60,7 @@ def with_tenants(config: Config, placements: list[bool]) -> Device:
 
 
 def expect(device: Device, models: dict[int, PageModel]) -> None:
-    """As the models; what GC and merges moved accounts for each other."""
+    """The models agree; the counters of pages that GC and merges moved are consistent."""
     for counters in expect_models(device, models):
         assert counters["gc_page_writes"] == counters["victim_valid_pages"]
         assert counters["full_merges"] <= counters["merged_blocks"]
@@ -72,7 +72,7 @@ BATCHES = batch_lists(10)
 @settings(max_examples=80)
 @given(configs(), PLACEMENTS, BATCHES)
 def test_counted_requests(config: Config, placements: list[bool], batches: Any) -> None:
-    """apply(), with blocks moving at any moment."""
+    """apply(), while blocks move."""
     play(with_tenants(config, placements), filled_models(placements), batches, expect)
 
 
@@ -148,7 +148,7 @@ def test_clustered_blocks_of_2_to_8_mib_are_written_without_copies_in_their_own_
         size = int(request_mib * MIB)
         tenant = device.create_tenant(512 * MIB // PAGE, True, 6)
         apply(device, tenant, [(WRITE, 0, 512 * MIB)])
-        # All of the first 256 MiB, without overlap, in an order that is not theirs.
+        # All of the first 256 MiB, without overlap, in random order.
         count = 256 * MIB // size
         apply(device, tenant, [(WRITE, (i * 37 % count) * size, size) for i in range(count)])
         copies.append(device.counters(tenant).gc_page_writes)
@@ -179,7 +179,7 @@ def worst(run: RunResult) -> float:
 @pytest.mark.parametrize("workload", ["uniform", "hotcold", "financial"])
 @pytest.mark.parametrize("mapping", HYBRID)
 def test_proportional_holds_shares_by_log_blocks(mapping: str, workload: str) -> None:
-    """Weights 1 : 3 : 6 on isolated log blocks; `static` beside it, so that something had to be done."""
+    """Weights 1 : 3 : 6 on isolated log blocks; compared with `static`, which must miss them."""
     described = scenario(trio(workload), f"size=256MiB,dies=4,mapping={mapping}", compare="static")
     static, run = engine.run(described, Silent()).runs
     assert worst(run) < SHARE_BAR < worst(static)
@@ -223,7 +223,7 @@ def test_device_keys_are_read_and_written_back() -> None:
 
 
 def test_sequential_fill_of_a_hybrid_drive_needs_no_merge() -> None:
-    """Nothing is merged, nothing is copied, every page is read from where it was written."""
+    """No page is merged or copied; every page is read from where it was written."""
     device = Device(config(mapping="fast", channels=4, cluster_dies=4))
     tenant = device.create_tenant(640, True, 4)
     op, offset, length = columns([(WRITE, page * PAGE, PAGE) for page in range(640)])
@@ -233,5 +233,5 @@ def test_sequential_fill_of_a_hybrid_drive_needs_no_merge() -> None:
     device.run()
     flash = device.counters(tenant)
     assert (flash.gc_page_writes, flash.erases, flash.host_page_writes) == (0, 0, 640)
-    # Four dies program at the same time: 160 programs one after the other, and what the first transfer takes.
+    # Four dies program in parallel: 160 programs in sequence, and the time of the first transfer.
     assert 160 * 800_000 <= device.now_ns <= 161 * 902_000

@@ -1,4 +1,4 @@
-"""The Rust core against a naive model, request by request."""
+"""The Rust core, compared with a naive model request by request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.validation.naive_ftl import NaiveFtl
 def both(
     seed: int, ftl: NaiveFtl, pages: int, requests: int, trims: float, skew: float
 ) -> tuple[NaiveFtl, Device, int]:
-    """The same random requests through the model and through the core."""
+    """Run the same random requests on the model and on the core."""
     victim = "greedy" if ftl.greedy else "fifo"
     device = Device(
         config(
@@ -79,7 +79,7 @@ def test_fifo_moves_exactly_the_pages_of_the_model(
 
 @pytest.mark.parametrize("skew", [1.0, 3.0])
 def test_greedy_moves_about_as_many_pages_as_the_model(skew: float) -> None:
-    """Which of equally full blocks is collected is free, so the count is close, not equal."""
+    """Any of several equally full blocks may be collected, so the counts are close, not equal."""
     model, device, tenant = both(3, NaiveFtl(261, 32, greedy=True), 225 * 32, 150_000, 0.0, skew)
     counters = device.counters(tenant)
     assert counters.gc_page_writes == pytest.approx(model.gc_page_writes, rel=0.01)

@@ -1,4 +1,4 @@
-"""A fast part of bench/validate.py, with its bars: WAF against theory, policies against their aims."""
+"""A fast part of bench/validate.py, with its limits: WAF against theory, policies against their targets."""
 
 from __future__ import annotations
 

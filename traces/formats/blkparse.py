@@ -23,7 +23,7 @@ SECTOR_BYTES = 512
 
 
 def rwbs_word(word: str) -> Op | str | None:
-    """The operation behind blkparse's RWBS letters."""
+    """The operation of blkparse's RWBS letters."""
     if not word or not re.fullmatch("[A-Z]+", word):
         return None
     if "D" in word or "E" in word:

@@ -54,7 +54,7 @@ _EVENT = {order: np.dtype([(name, order + kind) for name, kind in _FIELDS]) for 
 
 
 def byte_order(head: bytes) -> str | None:
-    """`<` or `>` where the file starts with an event of that order."""
+    """`<` or `>` if the file starts with an event of that byte order."""
     if len(head) < 4:
         return None
     for order in "<>":
@@ -70,7 +70,7 @@ def _sniff(head: Head) -> float:
 def _read(source: Source, screen: Screen, options: ReadOptions) -> Iterator[Batch]:
     more = [Source(path) for path in options.more_paths]
     try:
-        # A CPU that saw nothing leaves an empty file behind.
+        # A CPU without events leaves an empty file.
         sources = [one for one in (source, *more) if one.peek(1)] or [source]
         streams = [_requests(one, screen, options.action) for one in sources]
         heads = [next(stream, None) for stream in streams]
@@ -91,7 +91,7 @@ def _read(source: Source, screen: Screen, options: ReadOptions) -> Iterator[Batc
 
 
 class _Requests:
-    """The chosen events of a chunk and where they stand."""
+    """The selected events of a chunk and their positions."""
 
     def __init__(
         self, raw: RawRecords, path: Path, first_record: int, numbers: NDArray[Any], starts: NDArray[Any]
@@ -148,7 +148,7 @@ def _requests(source: Source, screen: Screen, action: str) -> Iterator[_Requests
 def _walk(
     data: bytes, walk: struct.Struct, base: int, first_record: int, screen: Screen, path: Path, at_end: bool
 ) -> tuple[list[int], int]:
-    """Starts of the whole events in `data`, and where the first that is not whole starts."""
+    """Starts of the complete events in `data`, and the start of the first incomplete one."""
     starts: list[int] = []
     at = 0
     size = len(data)

@@ -1,4 +1,4 @@
-"""A trace format: a name, a way to recognise it, a reader and perhaps a writer."""
+"""A trace format: name, detection, reader and optionally writer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Head:
-    """The decompressed beginning of a file (at most 64 KiB) and its name, for recognising the format."""
+    """The decompressed beginning of a file (at most 64 KiB) and its name, to detect the format."""
 
     data: bytes
     name: str = ""
@@ -26,12 +26,12 @@ class Head:
 
     @cached_property
     def is_text(self) -> bool:
-        """No NUL bytes: every binary format here has some within its first record."""
+        """No NUL bytes: every binary format here has some in its first record."""
         return bool(self.data) and b"\0" not in self.data
 
     @cached_property
     def lines(self) -> list[str]:
-        """The first whole lines that hold anything, at most 20, stripped; a lone unfinished one counts."""
+        """The first complete, non-empty lines, at most 20, stripped; a single incomplete one counts."""
         if not self.is_text:
             return []
         text = self.data.removeprefix(b"\xef\xbb\xbf")
@@ -47,7 +47,7 @@ class Head:
 
 
 ACTIONS = {"Q": "queued", "D": "issued", "C": "completed"}
-"""Events of the block layer, in the order in which they are looked for."""
+"""Events of the block layer, in the order in which they are searched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,15 @@ class ReadOptions:
     """Options of a reader."""
 
     action: str = "Q"
-    """Which block-layer event stands for a request in blktrace and blkparse, one of ACTIONS."""
+    """Which block-layer event represents a request in blktrace and blkparse, one of ACTIONS."""
     more_paths: tuple[Path, ...] = ()
     """Further files of the same trace (blktrace's other CPUs)."""
     responses: bool = False
-    """Fill `Batch.response_ns`, where the format has it."""
+    """Fill `Batch.response_ns`, if the format has it."""
 
 
 class Reader(Protocol):
-    """Decodes a file's bytes into batches of any size, telling the screen what was wrong with the rest."""
+    """Decodes a file's bytes into batches of any size, and reports errors to the screen."""
 
     def __call__(self, source: Source, screen: Screen, options: ReadOptions, /) -> Iterator[Batch]:
         """Decode."""
@@ -76,7 +76,7 @@ class Writer(Protocol):
         """Bytes before the first record."""
 
     def encode(self, batch: Batch, volumes: Sequence[str]) -> bytes:
-        """The records' bytes. Raises ValueError, one line, for what the format cannot express."""
+        """The records' bytes. Raises ValueError, one line, if the format cannot express them."""
 
     def footer(self) -> bytes:
         """Bytes after the last record."""
@@ -90,9 +90,9 @@ class TraceFormat:
     description: str
     extensions: tuple[str, ...]
     sniff: Callable[[Head], float]
-    """How sure the format is that a file is its own, 0 .. 1."""
+    """Confidence that a file has this format, 0 .. 1."""
     read: Reader
     write: Callable[[], Writer] | None = None
     is_text: bool = True
     has_responses: bool = False
-    """Records say how long the request took."""
+    """Whether records have the duration of the request."""

@@ -37,7 +37,7 @@ _LINE = re.compile(
 
 
 class _Separated:
-    """A source in which pid, time and event are columns of their own."""
+    """A source in which pid, time and event are separate columns."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""The table of formats, and finding the right row by the first bytes of a file."""
+"""The table of formats, and detection from the first bytes of a file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FORMATS: dict[str, TraceFormat] = {module.FORMAT.name: module.FORMAT for module 
 """Every format by name."""
 
 SURE_ENOUGH = 0.3
-"""From here on `TraceFormat.sniff` is believed."""
+"""Minimum confidence of `TraceFormat.sniff`."""
 _EXTENSION_BONUS = 0.05
 
 
@@ -62,7 +62,7 @@ def writable() -> list[str]:
 
 
 def detect(head: Head) -> TraceFormat | None:
-    """The format most likely to have written `head`; a fitting file extension breaks ties."""
+    """The most likely format of `head`; a matching file extension breaks ties."""
 
     def sureness(row: TraceFormat) -> float:
         score = row.sniff(head)

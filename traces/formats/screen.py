@@ -1,4 +1,4 @@
-"""The checks every record passes on its way into a batch, whatever its format."""
+"""Checks for every record of a batch, in any format."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _MAX_VOLUMES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in the file a record stands: a line of text, or a record and its byte offset."""
+    """Position of a record in the file: a line of text, or a record and its byte offset."""
 
     line: int | None = None
     record: int | None = None
     byte_offset: int | None = None
     path: Path | None = None
-    """Where a trace consists of several files."""
+    """The file, if a trace consists of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class Units:
     offset_name: str = "offset"
     length_name: str = "size"
     signed_time: bool = False
-    """Times may be negative (only our own format says so)."""
+    """Times may be negative (only in our own format)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawRecords:
-    """Columns as the file has them, in the file's units; offset and length signed or unsigned."""
+    """Columns as in the file, in the file's units; offset and length signed or unsigned."""
 
     time: NDArray[np.int64]
     op: NDArray[np.uint8]
@@ -56,10 +56,10 @@ class RawRecords:
     length: NDArray[np.int64] | NDArray[np.uint64]
     volume: NDArray[np.int32]
     response_ns: NDArray[np.int64] | None = None
-    """In ns, whatever the file's unit; below 1 where it is not known."""
+    """In ns, for any unit of the file; below 1 if unknown."""
 
     def take(self, which: NDArray[np.bool_]) -> RawRecords:
-        """The records a mask selects."""
+        """The records selected by a mask."""
         return RawRecords(
             self.time[which],
             self.op[which],
@@ -94,7 +94,7 @@ class Screen:
         """The first record's time on the trace's own clock."""
 
     def volume(self, name: str) -> int:
-        """The index of a volume's name, a new one where the name is new."""
+        """The index of a volume's name, which is added if it is new."""
         index = self._volume_index.get(name)
         if index is None:
             index = len(self.volumes)
@@ -107,14 +107,14 @@ class Screen:
         return index
 
     def ignore(self, reason: str, count: int = 1) -> None:
-        """Count records that are not requests and were never meant to be."""
+        """Count records that are not requests."""
         if count:
             self.skipped[reason] += count
 
     def bad(
         self, place: Place, reason: str, field: str | None = None, *, kind: str | None = None, count: int = 1
     ) -> None:
-        """Refuse a bad record with `reason`, or count it under `kind`, which must be one of few."""
+        """Refuse a bad record with `reason`, or count it under `kind`, which must be one of a few."""
         if self.on_error == "raise":
             self.fail(reason, place, field, "--on-error skip counts such records and continues")
         self.bad_records += count
@@ -124,7 +124,7 @@ class Screen:
     def fail(
         self, reason: str, place: Place | None = None, field: str | None = None, hint: str = ""
     ) -> NoReturn:
-        """Give up on the file."""
+        """Raise TraceError for the file."""
         place = place or Place()
         raise TraceError(
             place.path or self.path,
@@ -141,7 +141,7 @@ class Screen:
         self._origin = time
 
     def admit(self, raw: RawRecords, units: Units, locate: Callable[[int], Place]) -> Batch:
-        """The good ones of `raw` as a batch; `locate` gives the place of the i-th.
+        """The valid records of `raw` as a batch; `locate` gives the place of the i-th.
 
         Refused: negative values, a request without a length (but for a flush), one that ends beyond 2^63, a
         time more than 146 years from the first record.
@@ -193,7 +193,7 @@ def _in_bytes(values: NDArray[np.int64] | NDArray[np.uint64], unit_bytes: int) -
 
 
 def _static_checks(raw: RawRecords, units: Units) -> Iterator[tuple[NDArray[np.bool_], str, str]]:
-    """Masks of what is wrong whatever the other records say, with field and reason."""
+    """Masks of errors that do not depend on other records, with field and reason."""
     if units.signed_time:
         yield (raw.time < -_MAX_TIME_NS) | (raw.time > _MAX_TIME_NS), units.time_name, "is out of range"
     else:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 4 << 20
 MAX_LINE_BYTES = 1 << 20
 _MAX_RESPONSE_NS = 3600 * 10**9
-"""Longer than an hour: a slip of the tracer's."""
+"""Longer than an hour: an error of the tracer."""
 _BOM = b"\xef\xbb\xbf"
 
 Word = Callable[[str], "Op | str | None"]
@@ -37,7 +37,7 @@ Word = Callable[[str], "Op | str | None"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: what errors call it and where it stands, counted from 0."""
+    """One column: its name in error messages and its position, counted from 0."""
 
     name: str
     index: int
@@ -45,10 +45,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the fields of a line stand and what they mean."""
+    """Positions of the fields of a line and their meaning."""
 
     separator: str
-    """`,` or a space, which stands for any run of blanks and tabs."""
+    """`,` or a space, which matches any run of blanks and tabs."""
     op: Column
     op_word: Word
     offset: Column
@@ -58,20 +58,20 @@ class Layout:
     time_decimals: int = 0
     """0: an integer. Otherwise a decimal number, counted in units of 10^-digits."""
     response: Column | None = None
-    """How long the request took."""
+    """Duration of the request."""
     response_decimals: int = 0
     """As `time_decimals`."""
     response_unit_ns: int = 1
     volume: tuple[Column, ...] = ()
     volume_separator: str = "."
     gates: tuple[tuple[Column, Word], ...] = ()
-    """Columns that decide whether the line is a request at all, asked in turn."""
+    """Columns that decide whether the line is a request, evaluated in turn."""
     hexadecimal: bool = False
     """Offset and length are in hex."""
     quoted: bool = False
-    """Fields may stand in double quotes and then hold separators."""
+    """Fields may be in double quotes and then contain separators."""
     flush_without_extent: bool = False
-    """A flush may leave out offset and length, and they mean nothing where they are given."""
+    """A flush may omit offset and length; if given, they are ignored."""
     empty_write_is_flush: bool = False
     """A write without offset and length is a flush that older kernels queue as a write."""
     fields: int | None = None
@@ -90,7 +90,7 @@ class Layout:
 
 
 def words(table: dict[str, Op | str], default: str | None = None) -> Word:
-    """A `Word` by exact table, with a reason to pass over everything else where one is given."""
+    """A `Word` from an exact table, with a reason to skip all other words if given."""
     return lambda word: table.get(word, default)
 
 
@@ -129,14 +129,14 @@ def chunks_of_lines(source: Source, screen: Screen, separator: str) -> Iterator[
 
 
 def _normal(data: bytes, separator: str) -> bytes:
-    """`data` without carriage returns; blanks are single, and none stand beside commas that separate."""
+    """`data` without carriage returns; blanks are single, and none are next to commas that separate."""
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b" ")
     if separator == ",":
         if b" " in data or b"\t" in data:
             data = _single_blanks(data).replace(b" ,", b",").replace(b", ", b",").replace(b" \n", b"\n")
         return data
-    # Searching for pairs of bytes is slow where the first is frequent; comparing neighbours is not.
+    # Searching for pairs of bytes is slow if the first is frequent; comparing neighbours is not.
     array = np.frombuffer(data, np.uint8)
     blank = array == 32
     if blank[0] or ((blank | (array == 10))[:-1] & blank[1:]).any() or b"\t" in data:
@@ -156,7 +156,7 @@ def _single_blanks(data: bytes) -> bytes:
 
 @dataclass(slots=True)
 class _Known:
-    """Codes of the words met so far: >= 0 an operation, -1 unknown, <= -2 a reason to pass the line over."""
+    """Codes of the words found so far: >= 0 an operation, -1 unknown, <= -2 a reason to skip the line."""
 
     meaning: Word
     codes: dict[str, int] = field(default_factory=dict)
@@ -229,7 +229,7 @@ class TextDecoder:
             rows = [row for row in np.flatnonzero(bad).tolist() if lines.text(row)]
             kept &= ~bad
             if rows and self.screen.on_error == "raise":
-                # What is wrong before the first unreadable line comes first.
+                # Errors before the first unreadable line are reported first.
                 first_bad = rows[0]
                 kept[first_bad:] = False
             else:
@@ -251,7 +251,7 @@ class TextDecoder:
     def _note_fields(self, lines: _Lines, row: int) -> None:
         """Note fields beyond those of the format, by the first request."""
         self._fields_checked = True
-        # A separator at the end of a line is no field.
+        # A separator at the end of a line is not a field.
         text = lines.text(row).rstrip(f"{self.layout.separator} ")
         known, found = self.layout.fields or 0, len(_fields(text, self.layout))
         if found > known:
@@ -271,7 +271,7 @@ class TextDecoder:
         return _integers(frame, self.layout.time)
 
     def _responses(self, frame: pl.DataFrame) -> NDArray[np.int64] | None:
-        """In ns; 0 where there is none, or none that could be: a request is good without it."""
+        """In ns; 0 if it is missing or invalid, as the request is valid without it."""
         if self.layout.response is None:
             return None
         values, _ = _integers(frame, self.layout.response)
@@ -299,7 +299,7 @@ class TextDecoder:
         else:
             names = frame.select(pl.concat_str(columns, separator=self.layout.volume_separator)).to_series()
         if not kept.all():
-            # Only requests give volumes names: a passed-over line must not.
+            # Only requests define names of volumes, skipped lines do not.
             names = pl.select(pl.when(pl.Series(kept)).then(names)).to_series()
         return _map_words(names, lambda word: self.screen.volume(word.strip()) if word else 0).astype(
             np.int32
@@ -307,12 +307,12 @@ class TextDecoder:
 
 
 def without_response(layout: Layout) -> Layout:
-    """The layout for who does not ask how long requests took: a column less to parse."""
+    """The layout for readers that do not need durations: one column less to parse."""
     return replace(layout, response=None)
 
 
 def line_reader(layout: Layout) -> Reader:
-    """The reader of a format whose lines need nothing but a layout."""
+    """The reader of a format whose lines need only a layout."""
 
     def read(source: Source, screen: Screen, options: ReadOptions) -> Iterator[Batch]:
         return TextDecoder(layout if options.responses else without_response(layout), screen).batches(source)
@@ -321,7 +321,7 @@ def line_reader(layout: Layout) -> Reader:
 
 
 class _Lines:
-    """The lines of one chunk, split only when something is wrong with one."""
+    """The lines of one chunk, split only if there is an error in one."""
 
     def __init__(self, chunk: Chunk, layout: Layout) -> None:
         self._chunk = chunk
@@ -373,7 +373,7 @@ def _column(frame: pl.DataFrame, column: Column) -> pl.Series:
 
 
 def _integers(frame: pl.DataFrame, column: Column) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Values (0 where there is none) and which are missing."""
+    """Values (0 if missing) and which are missing."""
     series = _column(frame, column)
     if series.null_count() == 0:
         return series.to_numpy(), np.zeros(len(series), bool)
@@ -414,7 +414,7 @@ def _parse(data: bytes, layout: Layout) -> pl.DataFrame:
     # polars takes the number of columns from the first line, so a line of just separators goes before it.
     stencil = layout.separator.encode() * (layout.width - 1) + b"\n"
     try:
-        # Quotes that do not close are seen by the row count below; polars' warning would only add noise.
+        # Unclosed quotes are detected by the row count below; polars' warning would only add noise.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             frame = pl.read_csv(
@@ -436,7 +436,7 @@ def _parse(data: bytes, layout: Layout) -> pl.DataFrame:
 
 
 def _parse_line_by_line(data: bytes, layout: Layout, types: dict[int, Any]) -> pl.DataFrame:
-    """The slow way, for lines that quotes or worse have broken: every line stands for itself."""
+    """The slow path, for lines that are broken by quotes or other errors: every line is parsed separately."""
     from traces.dataframes import polars as pl
 
     rows = [_fields(line.decode("utf-8", "replace"), layout) for line in data.split(b"\n")[:-1]]

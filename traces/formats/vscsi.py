@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 512
 _RECORDS_PER_CHUNK = 1 << 17
 _MAX_RESPONSE_US = 3600 * 10**6
-"""Longer than an hour: a slip of the tracer's."""
+"""Longer than an hour: an error of the tracer."""
 
 V1 = np.dtype(
     [
@@ -58,7 +58,7 @@ OTHER_COMMAND = "SCSI command other than read, write or flush"
 
 
 def version_of(head: bytes) -> int | None:
-    """1 or 2 where all of the first (at most 64) whole records say so."""
+    """1 or 2 if all of the first (at most 64) complete records have that version."""
     for version, dtype in _DTYPES.items():
         records = np.frombuffer(
             head[: len(head) // dtype.itemsize * dtype.itemsize][: 64 * dtype.itemsize], dtype
@@ -118,7 +118,7 @@ def _requests(
     if not kept.all():
         row = int(np.argmin(kept))
         if screen.on_error == "raise" and row:
-            # What is wrong before this record comes first.
+            # Errors before this record are reported first.
             _requests(records[:row], screen, version, first_record, responses)
         value = int(records["ver"][row])
         screen.bad(
@@ -150,7 +150,7 @@ def _requests(
 
 
 def _response_ns(records: NDArray[Any]) -> NDArray[np.int64]:
-    """From us; 0 where there is none that could be."""
+    """Converted from us; 0 if it is invalid."""
     response = records["rt"]
     known = response < np.uint64(_MAX_RESPONSE_US)
     return np.where(known, response, 0).astype(np.int64) * 1000

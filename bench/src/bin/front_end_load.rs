@@ -1,8 +1,8 @@
-//! Load on one namespace of a served device, through any of its front ends: as many requests of 4 KiB at once as asked
-//! for, at random places, for so many seconds. Prints one JSON object.
+//! Load on one namespace of a served device over any of its front ends: a given number of outstanding requests of 4
+//! KiB, at random positions, for a given time. Prints one JSON object.
 //!
-//! All clients are alike but for the transport: one thread, which sleeps while nothing is answered, or with `--poll` asks
-//! again and again, as SPDK, libblkio and QEMU's I/O threads do. That for vhost-user is libblkio's.
+//! All clients differ only in the transport: one thread, which sleeps while it has no reply, or with `--poll` polls,
+//! like SPDK, libblkio and QEMU's I/O threads. The client for vhost-user is that of libblkio.
 
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
@@ -18,11 +18,11 @@ const BLOCK: usize = 4096;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// A way to the device.
+/// A connection to the device.
 trait Client {
     /// Begins a request, not necessarily sending it yet.
     fn submit(&mut self, write: bool, offset: u64, tag: usize) -> Result<(), Failure>;
-    /// Sends what was begun, waits for at least one answer, and adds the tags of all that are there.
+    /// Sends pending requests, waits for at least one reply, and adds the tags of all available replies.
     fn answers(&mut self, tags: &mut Vec<usize>) -> Result<(), Failure>;
 }
 
@@ -59,7 +59,7 @@ struct Nbd {
     stream: Socket<UnixStream>,
     reader: BufReader<Socket<UnixStream>>,
     out: Vec<u8>,
-    /// By tag, whether data comes with the reply.
+    /// By tag, whether data follows the reply.
     reads: Vec<bool>,
 }
 
@@ -214,7 +214,7 @@ fn capsule(entry: &[u8; 64], data: &[u8]) -> Vec<u8> {
     pdu
 }
 
-/// Without a copy of its own, as over NBD.
+/// Does not copy the data, as over NBD.
 fn add_capsule(pdus: &mut Vec<u8>, entry: &[u8; 64], data: &[u8]) {
     let mut entry = *entry;
     if !data.is_empty() {
@@ -308,7 +308,7 @@ impl Client for VhostUser {
             }
         };
         for completion in &found[..count] {
-            // SAFETY: do_io has filled in as many as it says.
+            // SAFETY: do_io has filled in as many completions as it returns.
             let completion = unsafe { completion.assume_init_ref() };
             if completion.ret != 0 {
                 return Err(format!("a request failed: {}", completion.ret).into());
@@ -319,7 +319,7 @@ impl Client for VhostUser {
     }
 }
 
-/// What was measured: requests, seconds, and the mean time of a request.
+/// Results: requests, seconds, and the mean time of a request.
 fn run(
     client: &mut dyn Client,
     write: bool,

@@ -1,4 +1,4 @@
-//! Erase blocks and the lists they stand in.
+//! Erase blocks and the lists that contain them.
 
 use bytemuck::Zeroable;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use crate::address::BlockId;
 use crate::convert::exact;
 use crate::pool::SPARE;
 
-/// What a block is doing. A block is in exactly one place: a free heap, a frontier, or a victim index.
+/// State of a block. A block is in exactly one place: a free heap, a frontier, or a victim index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Zeroable, Serialize, Deserialize)]
 #[repr(u8)]
 pub(crate) enum BlockState {
@@ -19,7 +19,7 @@ pub(crate) enum BlockState {
     Full,
 }
 
-/// One erase block, within one cache line. `prev` and `next` belong to the list that holds it.
+/// One erase block, within one cache line. `prev` and `next` belong to the list that contains it.
 #[derive(Debug, Clone, Copy, Zeroable, Serialize, Deserialize)]
 #[repr(align(32))]
 pub(crate) struct Block {
@@ -37,7 +37,7 @@ impl Block {
     pub const SPARE: Self =
         Self { valid: 0, prev: BlockId::NONE, next: BlockId::NONE, erases: 0, pool: SPARE, state: BlockState::Free };
 
-    /// Its place in the array of blocks that holds it, where no list does.
+    /// Its position in the array of blocks that contains it, if no list does.
     #[inline]
     pub fn place(&self) -> usize {
         self.prev.index()
@@ -97,12 +97,12 @@ impl BlockList {
         }
     }
 
-    /// Verifies the links both ways, and that every member is as it should be; returns how many there are.
+    /// Verifies the links in both directions, and every member; returns the number of members.
     pub fn check(&self, blocks: &[Block], belongs: impl Fn(&Block) -> bool) -> Result<usize, String> {
         let (mut members, mut last, mut at) = (0, BlockId::NONE, self.head);
         while at != BlockId::NONE {
             let linked = blocks.get(at.index()).filter(|b| b.prev == last && belongs(b));
-            // A circle would end here too: its first block has the wrong predecessor.
+            // A cycle also ends here: its first block has the wrong predecessor.
             let Some(block) = linked else { return Err(format!("block {at} has the wrong place in its list")) };
             members += 1;
             (last, at) = (at, block.next);

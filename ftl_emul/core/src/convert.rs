@@ -1,6 +1,6 @@
 //! Conversions of numbers beyond what `From` offers.
 
-/// The same number in another integer type, which must be able to hold it. From u64 to usize it costs nothing.
+/// The same number in another integer type, which must be able to represent it. From u64 to usize it is free.
 #[inline(always)]
 #[track_caller]
 pub fn exact<U>(n: impl TryInto<U>) -> U {
@@ -10,19 +10,19 @@ pub fn exact<U>(n: impl TryInto<U>) -> U {
     }
 }
 
-/// The same number with a sign, or the largest that there is.
+/// The same number with a sign, or the largest signed number.
 #[must_use]
 pub fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// The same number, or 0 in place of a negative one.
+/// The same number, or 0 instead of a negative one.
 #[must_use]
 pub fn unsigned(n: i64) -> u64 {
     u64::try_from(n).unwrap_or(0)
 }
 
-/// The whole part of a number; what lies outside of u64 becomes the nearest number inside.
+/// The integer part of a number, clamped to the range of u64.
 #[inline(always)]
 #[must_use]
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as documented")]

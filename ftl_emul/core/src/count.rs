@@ -6,7 +6,7 @@ use crate::mapping::move_pace::MovePace;
 use crate::nand::Untimed;
 use crate::op::{Op, PageSpan, TenantId};
 
-/// Requests ahead whose map entries are fetched.
+/// Distance, in requests, at which map entries are prefetched.
 const PREFETCH_AHEAD: usize = 40;
 const PREFETCH_OVERWRITE_AHEAD: usize = 20;
 

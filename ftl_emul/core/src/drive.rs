@@ -25,7 +25,7 @@ use crate::preconditioning::{self, PreconditioningReport};
 pub struct DriveOptions {
     /// Latencies.
     pub timing: NandTiming,
-    /// What GC costs.
+    /// Time model of GC.
     pub timing_model: TimingModel,
     /// How tenants share the device.
     pub scheduler: SchedulerPolicy,
@@ -118,7 +118,7 @@ impl Drive {
         self.checkpoint(label, to)
     }
 
-    /// As [`Drive::save`], but also with requests in flight; pages that were not issued yet are left out.
+    /// Like [`Drive::save`], but also with requests in flight; pages that were not issued yet are omitted.
     pub fn checkpoint(&mut self, label: &str, to: &mut impl Write) -> Result<(), FtlError> {
         with_mapping!(&mut self.mapping, m => m.save(label, to))
             .map_err(|e| FtlError::State(format!("cannot write the snapshot: {e}")))
@@ -158,7 +158,7 @@ impl Drive {
         with_mapping!(&mut self.mapping, m => m.delete_tenant(tenant))
     }
 
-    /// See [`Mapping::resize_tenant`]. Refused when queued requests would lie beyond the end.
+    /// See [`Mapping::resize_tenant`]. Rejected if queued requests would exceed the end.
     pub fn resize_tenant(&mut self, tenant: TenantId, pages: u64) -> Result<(), FtlError> {
         if self.engine.touches_pages_from(tenant, pages) {
             return Err(FtlError::State(format!("tenant {} has requests queued beyond {pages} pages", tenant.0)));
@@ -199,7 +199,7 @@ impl Drive {
         self.engine.set_move_budget(share)
     }
 
-    /// Pending moves of blocks: from, to, blocks still to be moved; None stands for the spare blocks.
+    /// Pending moves of blocks: from, to, blocks still to be moved; None represents the spare blocks.
     #[must_use]
     pub fn pending_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
         with_mapping!(&self.mapping, m => m.pending_moves())
@@ -226,7 +226,7 @@ impl Drive {
         with_mapping!(&self.mapping, m => m.mapping_counters(tenant))
     }
 
-    /// What a tenant has.
+    /// Space of a tenant.
     pub fn space(&self, tenant: TenantId) -> Result<TenantSpace, FtlError> {
         with_mapping!(&self.mapping, m => m.space(tenant))
     }

@@ -1,8 +1,8 @@
-//! What can go wrong, in words an operator can act on.
+//! Errors, in words that an operator can act on.
 
 use thiserror::Error;
 
-/// Why a request to the emulated SSD was refused. Nothing changes when one is returned.
+/// Reason why a request to the emulated SSD was rejected; nothing has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FtlError {
@@ -11,7 +11,7 @@ pub enum FtlError {
     Invalid {
         /// The setting at fault.
         field: &'static str,
-        /// What is wrong, and what would be valid.
+        /// The error, and valid values.
         reason: String,
     },
     /// No such tenant.
@@ -24,7 +24,7 @@ pub enum FtlError {
         needed: u64,
         /// Blocks without an owner.
         available: u64,
-        /// What they were for.
+        /// Their purpose.
         what: &'static str,
     },
     /// A tenant would be left without the blocks that GC needs to make progress.
@@ -46,7 +46,7 @@ pub enum FtlError {
     /// All tenant numbers are in use.
     #[error("a device can have at most {0} tenants")]
     TooManyTenants(usize),
-    /// Memory for the tables is not to be had.
+    /// Memory for the tables cannot be allocated.
     #[error("cannot reserve {} of address space for the mapping tables", size_text(*bytes))]
     OutOfMemory {
         /// Requested bytes.

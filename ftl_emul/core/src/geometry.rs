@@ -7,7 +7,7 @@ use crate::error::{FtlError, invalid};
 /// Latencies of one die and its channel, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NandTiming {
-    /// From command to data in the die's register.
+    /// Time from the command until the data is in the die's register.
     pub read_ns: u64,
     /// Programming one page.
     pub program_ns: u64,
@@ -20,7 +20,7 @@ pub struct NandTiming {
     pub suspend_ns: u64,
 }
 
-/// The shape of a drive. Capacity that tenants may use, plus over-provisioning, plus what GC holds free.
+/// The shape of a drive. Capacity for tenants, plus over-provisioning, plus blocks that GC keeps free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Geometry {
     /// Bytes of a page: the unit of mapping and of programming.

@@ -1,9 +1,9 @@
 //! An emulated SSD: flash translation layer with tenants, over-provisioning isolation, virtual time and statistics.
 //!
-//! The parts, from the flash upwards: [`geometry`] (what a drive is made of), [`mapping`] (where pages live, GC,
-//! tenants, moves of OPS blocks), [`nand`] (the seam between mapping and time), [`engine`] (queues, scheduler, virtual
-//! time), [`count`] (runs without a clock), [`preconditioning`], and [`drive`], which is all of it behind one face. [`disk`] has
-//! hard disks, without any flash. Nothing in here performs I/O.
+//! The modules, from the flash upwards: [`geometry`] (structure of a drive), [`mapping`] (placement of pages, GC,
+//! tenants, moves of OPS blocks), [`nand`] (the interface between mapping and time), [`engine`] (queues, scheduler,
+//! virtual time), [`count`] (runs without a clock), [`preconditioning`], and [`drive`], the interface to all of it.
+//! [`disk`] has hard disks, without any flash. This crate performs no I/O.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 // Tests make up small numbers, compare floats that were computed alike, and have stack to spare.

@@ -25,7 +25,7 @@ struct Namespace {
     segments: Vec<u32>,
 }
 
-/// Which tenant has which logical pages.
+/// Logical pages by tenant.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Namespaces {
     tenants: Vec<Option<Namespace>>,
@@ -72,7 +72,7 @@ impl Namespaces {
         Self { tenants, owners, free_segments, ..*self }
     }
 
-    /// Device-wide page numbers needed for drives of `physical_pages`, whatever the tenants.
+    /// Device-wide page numbers needed for drives of `physical_pages`, for any tenants.
     pub fn page_numbers(physical_pages: u64) -> u64 {
         (physical_pages.div_ceil(SEGMENT_PAGES) + MAX_TENANTS as u64) * SEGMENT_PAGES
     }

@@ -2,12 +2,12 @@
 
 use crate::address::DieId;
 
-/// Where the flash operations of a mapping go.
+/// Receiver of the flash operations of a mapping.
 pub trait Nand {
-    /// False when operations cost nothing, so that mappings need not say between which dies they copy.
+    /// False if operations take no time, so that mappings need not pass the dies between which they copy.
     const TIMED: bool = true;
 
-    /// True when a die could start an operation at once; mappings place host writes on idle dies first.
+    /// Whether a die could start an operation at once; mappings place host writes on idle dies first.
     fn is_idle(&self, die: DieId) -> bool;
 
     /// When the die will have finished everything given to it, in nanoseconds; compared, never added up.
@@ -44,12 +44,12 @@ pub trait Nand {
     #[inline(always)]
     fn begin_deferring(&mut self) {}
 
-    /// What was deferred is done in equal steps with the next `writes` host pages of a pool: GC takes turns with
-    /// requests instead of blocking its die for a whole pass.
+    /// Deferred work is done in equal steps with the next `writes` host pages of a pool: GC alternates with requests
+    /// instead of blocking its die for a whole pass.
     #[inline(always)]
     fn defer_to_writes(&mut self, _pool: usize, _writes: u32) {}
 
-    /// What was deferred is done by the die at some later time.
+    /// The die does the deferred work at some later time.
     #[inline(always)]
     fn defer_to_background(&mut self, _die: DieId) {}
 

@@ -16,7 +16,7 @@ pub enum Op {
     Read = 0,
     /// Write pages; a page written in part is read first.
     Write = 1,
-    /// Deallocate the pages that lie wholly inside the range.
+    /// Deallocate the pages that are completely inside the range.
     Trim = 2,
     /// Make the range read as zeroes: whole pages are deallocated, edges are written.
     WriteZeroes = 3,
@@ -49,7 +49,7 @@ impl TryFrom<u8> for Op {
 pub struct PageSpan {
     /// First page touched.
     pub first: u64,
-    /// One past the last page touched.
+    /// Index after the last page touched.
     pub end: u64,
     /// The first page is covered in part only.
     pub partial_first: bool,

@@ -51,7 +51,7 @@ pub(crate) struct Frontier {
 }
 
 impl Frontier {
-    /// Nothing is open.
+    /// No block is open.
     pub const CLOSED: Self = Self { block: BlockId::NONE, next_page: u32::MAX };
 }
 

@@ -23,7 +23,7 @@ const MAX_CAPACITIES: u64 = 20;
 /// Largest write, in bytes.
 const LARGEST_WRITE_BYTES: u64 = 32 << 10;
 
-/// How preconditioning went.
+/// Result of preconditioning.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PreconditioningReport {
     /// WAF of each quarter of a capacity written.
@@ -103,7 +103,7 @@ struct RandomRequests {
 
 impl RandomRequests {
     const BATCH: usize = 64;
-    /// Requests ahead of which it is fetched what they overwrite.
+    /// Distance, in requests, at which the pages to be overwritten are prefetched.
     const OVERWRITE_AHEAD: usize = 6;
 
     fn next<M: Mapping>(

@@ -1,5 +1,5 @@
-//! Flat tables in anonymous memory: zeroed, committed page by page as they are touched, on huge pages where the
-//! kernel has them. A drive of many TiB is thereby representable at the cost of the part that holds data.
+//! Flat tables in anonymous memory: zeroed, committed page by page when they are accessed, on huge pages if the kernel
+//! has them. A drive of many TiB thus needs memory only for the part that has data.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -20,7 +20,7 @@ pub struct Table<T> {
 }
 
 impl<T: Zeroable + Copy> Table<T> {
-    /// A zeroed table of `len` values. Fails when the address space is not to be had.
+    /// A zeroed table of `len` values. Fails if the address space cannot be reserved.
     pub fn zeroed(len: usize) -> Result<Self, FtlError> {
         let out_of_memory = || FtlError::OutOfMemory { bytes: (len as u64).saturating_mul(size_of::<T>() as u64) };
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(out_of_memory)?.max(1);
@@ -32,18 +32,18 @@ impl<T: Zeroable + Copy> Table<T> {
         Ok(Self { memory, len, _values: PhantomData })
     }
 
-    /// Asks the processor to fetch the cache line of entry `index`; out-of-range indices are harmless.
+    /// Prefetches the cache line of entry `index`; out-of-range indices are harmless.
     #[inline(always)]
     pub fn prefetch(&self, index: usize) {
         prefetch_line(self.memory.as_ptr().cast::<T>().wrapping_add(index));
     }
 }
 
-/// Asks the processor to fetch the cache line at an address, which may be any.
+/// Prefetches the cache line at an arbitrary address.
 #[inline(always)]
 pub(crate) fn prefetch_line<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch never faults, whatever the address.
+    // SAFETY: a prefetch never faults, for any address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(address.cast());

@@ -177,7 +177,7 @@ impl VictimIndex {
         }
     }
 
-    /// Verifies that the lists are linked soundly and every member stands where it should.
+    /// Verifies the links of the lists, and that every member is in the right list.
     pub fn check(&self, blocks: &[Block]) -> Result<(), String> {
         match self {
             Self::Greedy(index) => index.check(blocks),

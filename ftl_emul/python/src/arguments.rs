@@ -1,4 +1,4 @@
-//! Arguments and results that `pyo3` has no type of, and what the stubs (`ftl_emul/_core.pyi`) say of them.
+//! Arguments and results that `pyo3` has no type of, and their types in the stubs (`ftl_emul/_core.pyi`).
 
 use std::convert::Infallible;
 
@@ -12,7 +12,7 @@ use pyo3::types::PyString;
 #[cfg(feature = "stubs")]
 use pyo3::{type_hint_identifier, type_hint_subscript};
 
-/// What numpy calls the type of an element.
+/// numpy's name of the type of an element.
 pub trait Named: Element {
     #[cfg(feature = "stubs")]
     const NAME: &'static str;

@@ -19,7 +19,7 @@ fn find<T: Copy>(table: &[(&str, T, &str)], kind: &str, name: &str) -> PyResult<
     })
 }
 
-/// What makes a drive: the fields of `ftl_emul.Config`, read one by one.
+/// Configuration of a drive: the fields of `ftl_emul.Config`, read one by one.
 #[derive(FromPyObject)]
 pub struct Config {
     page_bytes: u32,

@@ -1,4 +1,4 @@
-//! A drive, as Python sees it.
+//! A drive in Python.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
@@ -140,7 +140,7 @@ impl Device {
         Ok(LatencyUs::new(record, &percentiles))
     }
 
-    /// The same percentiles since this was last called for the tenant; nothing at the first call.
+    /// The same percentiles since the previous call for the tenant; empty at the first call.
     fn take_recent_latency_us(&mut self, tenant: u16, percentiles: Vec<f64>) -> PyResult<LatencyUs> {
         let record = self.drive.take_recent_latency(TenantId(tenant)).map_err(refused)?;
         Ok(LatencyUs::new(&record, &percentiles))

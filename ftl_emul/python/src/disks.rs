@@ -61,12 +61,12 @@ impl From<&DiskPreset> for DiskPresetRecord {
     }
 }
 
-/// The disks that need no further description.
+/// The presets of disks.
 pub fn presets() -> Vec<DiskPresetRecord> {
     DISK_PRESETS.iter().map(DiskPresetRecord::from).collect()
 }
 
-/// Disks of one kind with one user, who has all of them.
+/// Disks of one kind, all of them used by one client.
 #[pyclass]
 pub struct Disks {
     array: Array,

@@ -40,13 +40,13 @@ mod _core {
     };
     use super::toml_lines::Step;
 
-    /// The drives that need no further description.
+    /// The presets of drives.
     #[pyfunction]
     fn presets() -> Vec<PresetRecord> {
         PRESETS.iter().map(PresetRecord::from).collect()
     }
 
-    /// The disks that need no further description.
+    /// The presets of disks.
     #[pyfunction]
     fn disk_presets() -> Vec<DiskPresetRecord> {
         super::disks::presets()
@@ -64,7 +64,7 @@ mod _core {
         listing(VICTIM_POLICIES)
     }
 
-    /// The line, from 1, of each key, table and element of an array of a TOML file, with the way to it.
+    /// The line, from 1, of each key, table and element of an array of a TOML file, with its path.
     #[pyfunction]
     fn toml_lines(text: &str) -> Vec<(Vec<Step>, usize)> {
         super::toml_lines::toml_lines(text)

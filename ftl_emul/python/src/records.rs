@@ -1,4 +1,4 @@
-//! Records handed to Python: plain, frozen, all fields readable.
+//! Records for Python: plain, frozen, all fields readable.
 
 use ftl_core::engine::{LatencyRecord, QueueCounters};
 use ftl_core::preconditioning::PreconditioningReport;
@@ -102,7 +102,7 @@ impl From<&QueueCounters> for QueueRecord {
     }
 }
 
-/// What a tenant has at the moment.
+/// Present space of a tenant.
 #[pyclass(frozen, get_all)]
 pub struct SpaceRecord {
     isolated: bool,
@@ -188,7 +188,7 @@ impl From<PreconditioningReport> for Preconditioning {
     }
 }
 
-/// Latency percentiles in microseconds, in the order asked for; empty when nothing was recorded.
+/// Latency percentiles in microseconds, in the requested order; empty if nothing was recorded.
 #[pyclass(frozen, get_all)]
 pub struct LatencyUs {
     read: Vec<f64>,

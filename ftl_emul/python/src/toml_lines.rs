@@ -1,18 +1,18 @@
-//! Where in a TOML file its keys are. Python's own parser, `tomllib`, keeps no positions.
+//! Positions of keys in a TOML file. Python's own parser, `tomllib`, keeps no positions.
 
 use pyo3::prelude::*;
 use toml::de::{DeTable, DeValue};
 
-/// A step on the way to a value.
+/// A step of the path to a value.
 #[derive(Clone, IntoPyObject)]
 pub enum Step {
     Key(String),
     Index(usize),
 }
 
-/// The line of each key, table and element of an array, and the way to it.
+/// The line of each key, table and element of an array, and its path.
 struct Lines {
-    /// Where each line but the first begins.
+    /// Start of each line except the first.
     starts: Vec<usize>,
     found: Vec<(Vec<Step>, usize)>,
 }

@@ -1,4 +1,4 @@
-//! Files that are there whole, old or new, whenever power fails.
+//! Files that are complete, old or new, after a power failure at any time.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
-    // Opened first: where no descriptor is left, nothing is changed, and after the change none is needed.
+    // Opened first: without a free descriptor nothing is changed, and after the change none is needed.
     let folder = path.parent().map(File::open).transpose()?;
     #[cfg(test)]
     crate::faults::reached();

@@ -1,7 +1,7 @@
 //! Guest data: one sparse file for each namespace, at the guest's own offsets.
 //!
-//! Everything acknowledged to the guest is in this file (or its page cache) before the reply goes out; nothing else
-//! holds guest data. So what survives a crash of the server is what a plain file would keep.
+//! All data acknowledged to the guest is in this file (or its page cache) before the reply is sent; there is no other
+//! copy. So a crash of the server keeps what a plain file would keep.
 
 mod mapping;
 
@@ -23,9 +23,9 @@ use crate::error::{ServeError, refuse};
 use crate::sync;
 use mapping::Mapping;
 
-/// Bytes written to the file at once, and the alignment of the pieces. Kernels keep what is written at once as one piece
-/// of page cache, and some (ext4 in 6.18) look at all of a piece to change a part of it: after writes of 1 MiB, random
-/// ones of 4 KiB took three times as long.
+/// Bytes written to the file at once, and the alignment of such pieces. Kernels keep data that is written at once as
+/// one folio of the page cache, and some (ext4 in 6.18) process a whole folio to change a part of it: after writes of 1
+/// MiB, random ones of 4 KiB took three times as long.
 const PIECE_BYTES: u64 = 16 << 10;
 
 /// One backing file.
@@ -36,7 +36,7 @@ pub struct Backing {
     mapping: Option<Mapping>,
     /// A flush has failed: the kernel may have lost writes, which it reports only once.
     failed: AtomicBool,
-    /// Held while the file is synced: of two at once the kernel tells only one that writes were lost.
+    /// Held while the file is synced: of two concurrent syncs the kernel reports lost writes only to one.
     syncing: Mutex<()>,
     /// Number of syncs that were started.
     syncs: AtomicU64,
@@ -69,7 +69,7 @@ pub struct Extent {
     pub offset: u64,
     /// Bytes.
     pub length: u64,
-    /// Nothing is allocated; reads as zeroes.
+    /// No space is allocated; reads as zeroes.
     pub hole: bool,
 }
 
@@ -145,7 +145,7 @@ impl Backing {
         match preadv2(&self.file, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT) {
             Ok(read) if read == length => Ok(()),
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Err(io::ErrorKind::WouldBlock.into()),
-            // The file system does not report what is cached.
+            // The file system does not report which data is cached.
             Err(Errno::OPNOTSUPP) => self.read(buffer, offset),
             Err(e) => Err(e.into()),
         }
@@ -174,7 +174,7 @@ impl Backing {
             // SAFETY: see `move_guest`.
             unsafe { libc::preadv2(fd, vectors, count, at, libc::RWF_NOWAIT) }
         }) {
-            // The file system does not report what is cached.
+            // The file system does not report which data is cached.
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                 self.move_guest(parts, offset, |fd, vectors, count, at| {
                     // SAFETY: see `move_guest`.
@@ -186,7 +186,7 @@ impl Backing {
         }
     }
 
-    /// Writes from a guest's memory; `WouldBlock` for what has to be written by [`Self::write`], be it only to find out
+    /// Writes from a guest's memory; `WouldBlock` if [`Self::write`] has to write the data, even if only to determine
     /// why it fails.
     pub fn write_guest(&self, parts: &[VolatileSlice<'_>], offset: u64) -> io::Result<()> {
         self.usable()?;
@@ -208,7 +208,7 @@ impl Backing {
     /// less than all.
     ///
     /// The vectors are valid during the call: the slices borrow the mapping of the guest's memory, and the guards keep
-    /// it accessible. The guest may change that memory meanwhile, which only the kernel's copy sees.
+    /// it accessible. The guest may change that memory concurrently, which affects only the kernel's copy.
     fn move_guest(
         &self,
         parts: &[VolatileSlice<'_>],
@@ -232,13 +232,13 @@ impl Backing {
 
     /// Everything written so far is on stable storage when this returns.
     ///
-    /// Once this has failed it never succeeds again, nor does a write: the kernel reports lost writes only once, and a
-    /// later success would be a lie.
+    /// Once this has failed it never succeeds again, nor does a write: the kernel reports lost writes only once, so a
+    /// later success would be wrong.
     pub fn flush(&self) -> io::Result<()> {
         let begun = self.syncs.load(Ordering::SeqCst);
         let _turn = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         self.usable()?;
-        // Those that waited for a sync share the next one: it began after they came.
+        // Waiting callers share the next sync, which begins after they came.
         if self.syncs.load(Ordering::SeqCst) > begun {
             return Ok(());
         }
@@ -311,7 +311,7 @@ impl Backing {
         // SAFETY: the kernel fills in `found`; the descriptor is one that `self.file` keeps open.
         let asked = unsafe { libc::fstatvfs(self.file.as_raw_fd(), &raw mut found) };
         if asked != 0 || found.f_bavail.saturating_mul(found.f_frsize) >= needed {
-            // Unless another write has found none meanwhile.
+            // Unless another write has found none in the meantime.
             let _still = self.without_room.compare_exchange(needed, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -342,8 +342,8 @@ impl Backing {
 
     /// None when there is no such thing up to the end of the file.
     fn seek(&self, offset: u64, whence: i32) -> io::Result<Option<u64>> {
-        // SAFETY: a plain system call on a descriptor that `self.file` keeps open. The file position it moves is used
-        // by nobody: all input and output is at explicit offsets.
+        // SAFETY: a plain system call on a descriptor that `self.file` keeps open. It moves the file position, which is
+        // not used: all input and output is at explicit offsets.
         let found = unsafe { libc::lseek(self.file.as_raw_fd(), exact::<i64>(offset), whence) };
         if found >= 0 {
             return Ok(Some(exact::<u64>(found)));
@@ -378,7 +378,7 @@ impl Backing {
         Ok(found.mtime() * 1_000_000_000 + found.mtime_nsec())
     }
 
-    /// What ails it, if anything does.
+    /// Its problem, if it has one.
     #[must_use]
     pub fn ailment(&self) -> Option<Ailment> {
         if self.failed.load(Ordering::Relaxed) {

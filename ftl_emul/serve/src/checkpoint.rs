@@ -1,9 +1,9 @@
 //! The placement of pages on disk: written now and then and on a clean stop, brought in line with the data at start.
 //!
-//! Placement may be rebuilt, data never. A checkpoint of a clean stop whose files have not changed since is taken as
-//! it is. Any other readable checkpoint is corrected: sizes and OPS blocks become what was set, pages that hold data
-//! but are not mapped are written, pages that are mapped but hold none are trimmed (not on a preconditioned drive, where every
-//! page was mapped whether it held data or not). Without a readable one, a new drive is filled from the files.
+//! Placement may be rebuilt, data never. A checkpoint of a clean stop whose files have not changed since is used
+//! unchanged. Any other readable checkpoint is corrected: sizes and OPS blocks become those of the settings, pages with
+//! data that are not mapped are written, mapped pages without data are trimmed (not on a preconditioned drive, where
+//! every page was mapped with or without data). Without a readable one, a new drive is filled from the files.
 
 mod reconcile;
 #[cfg(test)]
@@ -33,7 +33,7 @@ struct Label {
     format_version: u32,
     /// Nothing was written after it.
     clean: bool,
-    /// How the placement was preconditioned, where it was.
+    /// How the placement was preconditioned, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     preconditioned: Option<Preconditioned>,
     namespaces: Vec<LabelNamespace>,
@@ -71,7 +71,7 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// Where the checkpoint of a device lies.
+/// Path of a device's checkpoint.
 #[must_use]
 pub fn path_in(folder: &Path) -> PathBuf {
     folder.join("placement")
@@ -86,7 +86,7 @@ fn marker_in(folder: &Path) -> PathBuf {
 /// Takes note that data may change from now on without a checkpoint knowing.
 pub fn mark_serving(folder: &Path) -> Result<(), ServeError> {
     let path = marker_in(folder);
-    // After a kill it is there, and no disk is too full for it.
+    // The file exists after a kill, so that a full disk cannot prevent it.
     let marked = if path.is_file() { atomic_file::sync_folder(folder) } else { atomic_file::replace(&path, b"") };
     marked.map_err(|e| ServeError::io("cannot write", &path, &e))
 }
@@ -126,7 +126,7 @@ pub fn take<N: Borrow<Namespace>>(
     Ok(state)
 }
 
-/// Writes what [`take`] gave, in one step.
+/// Writes the result of [`take`] atomically.
 pub fn write(folder: &Path, state: &[u8]) -> Result<(), ServeError> {
     let path = path_in(folder);
     atomic_file::replace(&path, state).map_err(|e| ServeError::io("cannot write", &path, &e))
@@ -138,7 +138,7 @@ pub struct Placed {
     pub drive: Drive,
     /// Origin of the placement.
     pub origin: Origin,
-    /// How it was preconditioned, where it was.
+    /// How it was preconditioned, if it was.
     pub preconditioned: Option<Preconditioned>,
     /// OPS blocks of every namespace, once moves under way have been carried out: as they were set, unless the drive
     /// cannot have them so.
@@ -209,8 +209,8 @@ fn restore(folder: &Path, config: &FlashConfig, namespaces: &mut [Namespace], se
     Ok((drive, label.preconditioned, exact))
 }
 
-/// Gives namespaces the tenants that the checkpoint has for them, deletes those of others, and creates those that it
-/// lacks. Returns what the checkpoint says of each.
+/// Gives namespaces their tenants of the checkpoint, deletes tenants of others, and creates missing ones. Returns the
+/// state of each in the checkpoint.
 fn pair<'a>(
     drive: &mut Drive,
     config: &FlashConfig,

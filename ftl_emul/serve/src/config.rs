@@ -56,7 +56,7 @@ impl TryFrom<DeviceText> for DeviceConfig {
                 );
             }
         };
-        // Those made before a part could be left free have namespaces of the whole capacity.
+        // Devices created before a part could remain free have namespaces of the whole capacity.
         let sum = || namespaces.iter().map(|each| each.size_bytes).fold(0, u64::saturating_add);
         let capacity_bytes = capacity_bytes.unwrap_or_else(sum);
         Ok(Self { format_version, name, emulated, spec, created, capacity_bytes, medium, namespaces })
@@ -79,7 +79,7 @@ pub struct FlashConfig {
     pub geometry: Geometry,
     /// Latencies of the flash.
     pub timing: NandTiming,
-    /// How the translation layer works.
+    /// Options of the translation layer.
     pub mapping: MappingConfig,
 }
 
@@ -93,7 +93,7 @@ pub struct ArrayConfig {
     pub stripe_bytes: u64,
     /// Scheduler by name.
     pub scheduler: String,
-    /// Requests that the disks hold at once; 0: what the scheduler suits.
+    /// Requests that the disks hold at once; 0: the default of the scheduler.
     pub queue_depth: u32,
 }
 
@@ -105,7 +105,7 @@ pub struct DeviceConfig {
     pub format_version: u32,
     /// Name of the device.
     pub name: String,
-    /// Always true: nothing in here is a real drive.
+    /// Always true: no real drive is served.
     pub emulated: bool,
     /// The options it was created from, for people.
     pub spec: String,
@@ -113,7 +113,7 @@ pub struct DeviceConfig {
     pub created: String,
     /// Bytes that all its namespaces can have together.
     pub capacity_bytes: u64,
-    /// What stores the data.
+    /// The medium that stores the data.
     pub medium: Medium,
     /// The namespaces, in the order of their tenant numbers.
     pub namespaces: Vec<NamespaceConfig>,
@@ -129,7 +129,7 @@ pub struct MappingConfig {
     /// Dies that a block spans, with log blocks.
     #[serde(default = "one_die")]
     pub cluster_dies: u32,
-    /// Map entries in memory, where the map is on flash; None: what the mapping chooses.
+    /// Map entries in memory, if the map is on flash; None: the default of the mapping.
     #[serde(default)]
     pub cached_entries: Option<u64>,
     /// Victim policy by name.

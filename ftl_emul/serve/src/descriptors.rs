@@ -1,8 +1,8 @@
 //! Limits of the descriptors of this process by owner, so that no client takes those that others need.
 //!
-//! Each front end of each namespace, the hosts of NVMe/TCP and the control socket have some of their own. NBD and
-//! vhost-user clients are lent more while there are some, as long as their front end of a namespace then has borrowed no
-//! more than is left for the others. Whoever gets none is refused at once.
+//! Each front end of each namespace, the hosts of NVMe/TCP and the control socket have reserved descriptors. NBD and
+//! vhost-user clients may borrow more while there are some, as long as their front end of a namespace has then borrowed
+//! no more than is left for the others. A client without a descriptor is refused at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::error::{ServeError, refuse};
 use crate::parameters::Parameters;
 
-/// For what belongs to no client: files that are written, recordings, clients that are about to be refused.
+/// For the server itself: files that are written, recordings, clients that are about to be rejected.
 const SERVERS_OWN: usize = 64;
 /// Clients of the control socket.
 pub const CONTROL_CLIENTS: usize = 32;
@@ -20,12 +20,12 @@ pub const CONTROL_CLIENTS: usize = 32;
 pub const NVME_CONNECTIONS: usize = 64;
 /// Connections to an NBD socket that are always possible.
 const NBD_CONNECTIONS: usize = 4;
-/// What a TLS connection takes beside the client's.
+/// Descriptors of a TLS connection in addition to the client's.
 const TLS_PAIR: usize = 2;
 /// A vhost-user client: its socket twice, one for messages, its requests in flight, and the most that comes with one
 /// message before any of it is refused.
 pub const VHOST_USER_CLIENT: usize = 4 + 32;
-/// A queue of it: kick twice, call, and what its thread waits with.
+/// Descriptors of one of its queues: two for kicks, a call, and two with which its thread waits.
 pub const VHOST_USER_QUEUE: usize = 5;
 /// With four pieces of memory and two queues a VM can always use its disk.
 const VHOST_USER_OWN: usize = VHOST_USER_CLIENT + 4 + 2 * VHOST_USER_QUEUE;
@@ -37,7 +37,7 @@ pub enum Owner {
     Control,
     /// NVMe hosts.
     NvmeTcp,
-    /// Clients of the NBD socket of a namespace, or of that of all namespaces.
+    /// Clients of the NBD socket of a namespace, or of the common socket.
     Nbd(Option<String>),
     /// The client of a namespace over vhost-user.
     VhostUser(String),
@@ -45,7 +45,7 @@ pub enum Owner {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many each of them has.
+    /// Number of descriptors of each owner.
     taken: HashMap<Owner, usize>,
     /// Descriptors of clients whose owner was removed.
     left_over: usize,
@@ -77,7 +77,7 @@ pub fn owners_of(parameters: &Parameters) -> Vec<Owner> {
 }
 
 impl Budget {
-    /// As many as this process may have.
+    /// Limit of this process.
     pub fn of_process(has_tls: bool) -> Arc<Self> {
         let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
         // If the system refuses, the limit stays unchanged.
@@ -94,12 +94,12 @@ impl Budget {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many an NBD connection takes.
+    /// Number of descriptors of an NBD connection.
     pub fn nbd_connection(&self) -> usize {
         if self.has_tls { 1 + TLS_PAIR } else { 1 }
     }
 
-    /// What clients of an owner can always have.
+    /// Descriptors that are reserved for an owner's clients.
     fn reserve(&self, owner: &Owner) -> usize {
         match owner {
             Owner::Control => CONTROL_CLIENTS,
@@ -109,12 +109,12 @@ impl Budget {
         }
     }
 
-    /// What an owner takes without any client.
+    /// Descriptors of an owner without any client.
     fn fixed(owner: &Owner) -> usize {
         match owner {
-            // Its socket, and the data of the namespace; that of NVMe hosts, and the one for discovery.
+            // Its socket, and the data of the namespace; the socket for NVMe hosts, and that for discovery.
             Owner::Nbd(_) | Owner::Control | Owner::NvmeTcp => 2,
-            // Its socket, and a client that waits for the one before it to end.
+            // Its socket, and a client that waits for the previous one to end.
             Owner::VhostUser(_) => 3,
         }
     }

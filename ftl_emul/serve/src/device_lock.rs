@@ -11,7 +11,7 @@ use crate::error::{ServeError, refuse};
 pub fn take(folder: &Path, inherited: Option<RawFd>) -> Result<File, ServeError> {
     let path = folder.join("lock");
     let file = match inherited {
-        // SAFETY: the command line names the descriptor, and nothing else in this process uses it.
+        // SAFETY: the command line contains the descriptor, and no other code in this process uses it.
         Some(fd) => unsafe { File::from_raw_fd(fd) },
         None => OpenOptions::new()
             .write(true)

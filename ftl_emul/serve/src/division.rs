@@ -1,5 +1,5 @@
-//! Division of the blocks of a device among its namespaces. What counts is what the settings say, written before
-//! anything was acknowledged; a drive from a checkpoint, or a new one, is brought there when the device is opened.
+//! Division of the blocks of a device among its namespaces. The settings are authoritative, and are written before a
+//! change is acknowledged; a drive from a checkpoint, or a new one, is adapted to them when the device is opened.
 
 use std::borrow::Borrow;
 
@@ -181,7 +181,7 @@ pub fn new_drive(flash: &FlashConfig, namespaces: &mut [Namespace], ops_blocks: 
     Ok(drive)
 }
 
-/// Gives every owner its minimum, and divides the rest in proportion to what was wanted beyond that.
+/// Gives every owner its minimum, and divides the rest in proportion to what was requested beyond that.
 fn fit(ops_blocks: &mut [u64], owners: &[usize], minimum: u64, available: u64) {
     let wanted = owners.iter().map(|&n| ops_blocks[n].max(minimum)).fold(0, u64::saturating_add);
     if wanted <= available {
@@ -198,7 +198,7 @@ fn fit(ops_blocks: &mut [u64], owners: &[usize], minimum: u64, available: u64) {
     }
 }
 
-/// What every namespace has, once every move under way has been carried out. `set` where that agrees with it.
+/// Blocks of every namespace after all moves in progress. `set` if that agrees with it.
 pub fn ops_blocks_of<N: Borrow<Namespace>>(
     drive: &Drive,
     placement: Placement,

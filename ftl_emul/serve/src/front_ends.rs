@@ -1,5 +1,5 @@
-//! What serves a device, started and stopped in one place. Each front end has its own folder, and reaches the device
-//! through its [`Server`] only.
+//! Starts and stops everything that serves a device. Each front end has its own folder, and accesses the device only
+//! through its [`Server`].
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -27,7 +27,7 @@ const MESSAGE_BYTES: usize = 256;
 const NAMESPACE_TIMEOUT: Duration = Duration::from_secs(10);
 const NAMESPACE_CHECK: Duration = Duration::from_millis(10);
 
-/// The front ends that run beside NBD.
+/// The front ends other than NBD.
 pub struct FrontEnds {
     nvme_tcp: Option<Arc<Subsystem>>,
     vhost_user: Option<Arc<VhostUser>>,
@@ -95,7 +95,7 @@ impl Added {
     }
 
     fn listen(&self, front_end: &str, name: &str, socket: UnixListener) -> Result<(), ServeError> {
-        // Otherwise it was deleted meanwhile.
+        // Otherwise it was deleted in the meantime.
         let Some(namespace) = self.namespace(name) else { return Ok(()) };
         match (front_end, &self.vhost_user) {
             ("nbd", _) => self.nbd.add(socket, name),

@@ -1,7 +1,7 @@
 //! Histograms of the latencies of reads and writes since the start, with fixed bounds.
 //!
-//! Times are modelled ones where there is a clock, whatever its scale. Bounds never change, so that the counts of a device
-//! can be compared over any time and with those of other devices.
+//! With a clock, times are modelled ones, at any time scale. Bounds never change, so that the counts of a device can be
+//! compared over any time and with those of other devices.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

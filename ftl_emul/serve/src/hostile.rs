@@ -30,7 +30,7 @@ pub const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// Inputs are no longer than this.
 pub const MOST_BYTES: usize = 4096;
-/// Of a guest: descriptors of a queue first, then what they point to.
+/// Descriptors of a guest's queue, followed by what they point to.
 const MEMORY_BYTES: usize = 64 << 10;
 const DESCRIPTORS: u16 = 16;
 
@@ -119,7 +119,7 @@ impl Device {
         Ok(Self { server, nbd, subsystem, listener, disk, _admin: admin, controller })
     }
 
-    /// Hands it what a stranger sends before leaving; returns when everything was answered.
+    /// Sends it the input of a client, which then disconnects; returns after all of it was answered.
     pub fn receive(&self, door: Door, bytes: &[u8]) -> io::Result<()> {
         match door {
             Door::NbdNegotiation => self.nbd(&[bytes]),
@@ -225,7 +225,7 @@ fn configure(value: u32) -> Vec<u8> {
     capsule(&entry, &[])
 }
 
-/// Of a Fabrics command.
+/// Fields of a Fabrics command.
 fn entry(kind: u8) -> [u8; 64] {
     let mut entry = [0; 64];
     (entry[0], entry[1], entry[4]) = (0x7f, 0x40, kind);

@@ -1,9 +1,9 @@
-//! `ftl-serve`: an emulated device, served over NBD, and over other front ends beside it.
+//! `ftl-serve`: an emulated device, served over NBD and other front ends.
 //!
-//! [`server`] has the device: [`namespace`]s whose data lies in [`backing`] files, the [`model`] of placement and time
-//! beside them, the [`checkpoint`] of the placement. [`nbd`] and the other [`front_ends`] are ways to the same
-//! namespaces; the [`control`] socket takes commands. `slo-ctl device serve` starts this program, with sockets that it
-//! has opened, and starts it again should it end.
+//! [`server`] owns the device: [`namespace`]s with their data in [`backing`] files, the [`model`] of placement and
+//! time, and the [`checkpoint`] of the placement. [`nbd`] and the other [`front_ends`] give access to the same
+//! namespaces; the [`control`] socket takes commands. `slo-ctl device serve` starts this program with open sockets, and
+//! restarts it if it ends.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 // Tests make up small numbers, compare floats that were computed alike, and have stack to spare.
@@ -136,8 +136,8 @@ fn block_signals() -> io::Result<OwnedFd> {
     }
 }
 
-/// In one step: who waits for the file finds all of the number in it, or nothing where there is no space for it. That it is
-/// there is what counts: clients are not refused because a disk is full.
+/// Written atomically: a process that waits for the file finds the complete number in it, or an empty file if there is
+/// no space. Its existence is what matters: clients are not refused because a disk is full.
 fn write_pid(path: &Path) -> io::Result<()> {
     let new = path.with_extension("new");
     let written = File::create(&new)?.write_all(format!("{}\n", process::id()).as_bytes());

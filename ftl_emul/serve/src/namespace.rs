@@ -1,4 +1,4 @@
-//! A namespace: what one guest sees as its disk.
+//! A namespace: the disk of one guest.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,9 @@ use crate::recent::Latencies;
 use crate::recording::{Outstanding, Recording};
 use crate::settings::{Created, Hosts, NamespaceSettings};
 
-/// Between pieces of work on the map, others have as long as such a piece took, but no longer than this.
+/// Pause between parts of work on the map, for other threads: as long as such a part took, up to this.
 const MOST_PAUSE: Duration = Duration::from_millis(5);
-/// Zeroes that are written at once, where the file system has no better way; memory that every request reads.
+/// Zeroes that are written at once if the file system has no better way; memory that all requests share.
 static ZEROES: [u8; 1 << 20] = [0; 1 << 20];
 
 /// Requests answered, by the codes of [`Op`], and their bytes.
@@ -50,7 +50,7 @@ impl Answered {
     }
 }
 
-/// Of the namespaces that this process has opened.
+/// Number of namespaces that this process has opened.
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
 /// One namespace while it is served.
@@ -60,7 +60,7 @@ pub struct Namespace {
     pub name: String,
     /// Distinguishes it from earlier namespaces with the same name or number.
     pub serial: u64,
-    /// As it was created, with its NVMe numbers.
+    /// As created, with its NVMe numbers.
     pub origin: Created,
     /// Its number on the model.
     pub tenant: TenantId,
@@ -68,7 +68,7 @@ pub struct Namespace {
     pub backing: Backing,
     /// Counters since the start.
     pub answered: Answered,
-    /// How long reads and writes took, as the client saw it.
+    /// Latencies of reads and writes, as the client saw them.
     pub latencies: Latencies,
     /// The same in modelled time, since the start.
     pub histograms: Histograms,
@@ -82,20 +82,20 @@ pub struct Namespace {
     /// Held while space is released or zeroed in pieces: one such request of a namespace is in work at a time, however
     /// many it asks for at once.
     in_pieces: Mutex<()>,
-    /// Where its requests are recorded, and its place there.
+    /// Where its requests are recorded, and its index there.
     recording: RwLock<Option<(Arc<Recording>, u16)>>,
     /// The same without the lock.
     is_recorded: AtomicBool,
 }
 
-/// Whether somebody waits for the end of a request.
+/// Whether a client waits for the end of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Awaited {
     /// At its time.
     Yes,
     /// As soon as possible: the server is stopping.
     Soon,
-    /// The client is gone. It may be back already, so that what is left must not be carried out.
+    /// The client is gone. It may be back already, so the rest of the request must not be carried out.
     No,
 }
 
@@ -116,8 +116,8 @@ pub struct Flags {
 }
 
 impl Namespace {
-    /// Opens the namespace whose backing file lies in `folder`, as it was created and changed since. Its number on the
-    /// model is to be set yet.
+    /// Opens the namespace whose backing file is in `folder`, with its settings and later changes. Its number on the
+    /// model is set later.
     pub fn open(folder: &Path, origin: Created, settings: &NamespaceSettings) -> Result<Self, ServeError> {
         let size_bytes = settings.size_bytes.unwrap_or(origin.config.size_bytes);
         let backing = Backing::open(&path_in(folder, &origin.config.name), size_bytes)?;
@@ -167,7 +167,7 @@ impl Namespace {
         drop(self.in_progress.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Records its requests from now on, or no longer.
+    /// Starts or stops recording its requests.
     pub fn set_recording(&self, recording: Option<(Arc<Recording>, u16)>) {
         let mut current = self.recording.write().unwrap_or_else(PoisonError::into_inner);
         self.is_recorded.store(recording.is_some(), Ordering::Relaxed);
@@ -235,7 +235,7 @@ impl Namespace {
         mut move_data: impl FnMut(&Backing) -> io::Result<()>,
     ) -> io::Result<()> {
         self.serve_unrecorded(model, op, offset, length, || false, |_, _| move_data(&self.backing))?;
-        // Only now, as what would block is repeated.
+        // Only now, because a blocking request is repeated.
         drop(self.record(op, offset, length));
         Ok(())
     }
@@ -300,7 +300,7 @@ impl Namespace {
         })
     }
 
-    /// Makes a range read as zeroes, by writing them where the file system cannot do it at once.
+    /// Makes a range read as zeroes, by writing them if the file system has no fast operation.
     pub fn zero_or_write<A: Into<Awaited>>(
         &self,
         model: &Model,
@@ -326,8 +326,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// Lets a request arrive at the model, moves its data, and returns when the model says that it is done. A large one
-    /// does so piece by piece.
+    /// Submits a request to the model, moves its data, and returns when the model has completed it. A large one is done
+    /// piece by piece.
     #[inline]
     fn serve<A: Into<Awaited>>(
         &self,
@@ -397,7 +397,7 @@ impl Namespace {
         let ticket = model.begin(request, arrived);
         let moved = move_data(offset, length);
         let (waits, worked) = (ticket.waits(), arrived.elapsed());
-        // Who closes or shrinks the namespace does not wait for the model.
+        // A caller that closes or shrinks the namespace does not wait for the model.
         let _until_it_is_counted = (!waits).then_some(in_progress);
         let ticket = if is_in_time { ticket } else { Ticket::given_up() };
         let mut still = || self.check(op, 0, awaited().into());
@@ -419,14 +419,14 @@ impl Namespace {
         Err(io::Error::from_raw_os_error(refused))
     }
 
-    /// Waits for other such requests of this namespace. Err when the client does not wait any more.
+    /// Waits for other such requests of this namespace. Err if the client no longer waits.
     fn turn_in_pieces<A: Into<Awaited>>(&self, awaited: &mut impl FnMut() -> A) -> io::Result<MutexGuard<'_, ()>> {
         let turn = self.in_pieces.lock().unwrap_or_else(PoisonError::into_inner);
         if awaited().into() == Awaited::Yes { Ok(turn) } else { Err(io::Error::from_raw_os_error(libc::ESHUTDOWN)) }
     }
 }
 
-/// Where the data of a namespace of that name is.
+/// Path of the data of a namespace with that name.
 #[must_use]
 pub fn path_in(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.img"))

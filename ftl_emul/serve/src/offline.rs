@@ -1,6 +1,6 @@
-//! One command for a device that is not served: this program opens it, carries the command out, saves the placement and
-//! ends, all before it would listen. What it has to say goes to standard output, line by line as JSON: progress
-//! first, where it takes long, then the reply of the control protocol.
+//! One command for a device that is not served: this program opens the device, carries the command out, saves the
+//! placement and exits, before it would listen. Its output on stdout is JSON, line by line: progress first, if it takes
+//! long, then the reply of the control protocol.
 
 use std::io::{self, Write};
 

@@ -4,7 +4,7 @@
 /// Bytes to send, in order.
 #[derive(Debug, Default)]
 pub struct Outgoing {
-    /// What was sent before lies behind `used`.
+    /// Data that was sent before is before `used`.
     bytes: Vec<u8>,
     used: usize,
 }
@@ -34,7 +34,7 @@ impl Outgoing {
         &mut self.bytes[self.used..end]
     }
 
-    /// What was put into the beginning of [`Self::room`] waits now.
+    /// Data that was put into the beginning of [`Self::room`] now waits.
     pub fn add(&mut self, bytes: usize) {
         self.used = (self.used + bytes).min(self.bytes.len());
     }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::error::{ServeError, refuse};
 use crate::nvme_tcp::Permissions;
 
-/// Polling for longer costs a CPU and saves next to nothing.
+/// Longer polling uses a CPU and gains almost nothing.
 const MAX_POLL_US: u64 = 1000;
 
-/// How completions are timed.
+/// Timing of completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Latency {
     /// As soon as the data is there.
@@ -25,13 +25,13 @@ pub enum Latency {
 pub struct Parameters {
     /// Folder of the device.
     pub device: Option<PathBuf>,
-    /// How completions are timed.
+    /// Timing of completions.
     pub latency: Latency,
     /// Real seconds for each modelled one.
     pub time_scale: f64,
     /// Listening Unix sockets for NBD clients, inherited, each with the only namespace that is seen through it if any.
     pub nbd_fds: Vec<(RawFd, Option<String>)>,
-    /// Requests in work at once on each NBD connection.
+    /// Maximum concurrent requests on each NBD connection.
     pub threads: Option<usize>,
     /// Directory of certificates, with which NBD clients must use TLS.
     pub tls_certificates: Option<PathBuf>,
@@ -51,11 +51,11 @@ pub struct Parameters {
     pub nvme_hosts: Vec<String>,
     /// Listening sockets for vhost-user clients, inherited, each with its namespace.
     pub vhost_user_fds: Vec<(RawFd, String)>,
-    /// For so long clients are polled after a request, before a thread sleeps; zero: never.
+    /// Time for which clients are polled after a request, before a thread sleeps; zero: never.
     pub poll: Duration,
     /// Where listening sockets of namespaces come that are added while the device is served, inherited.
     pub sockets_fd: Option<RawFd>,
-    /// What NVMe hosts may do beside reading and writing.
+    /// Operations permitted to NVMe hosts besides reading and writing.
     pub nvme_permissions: Permissions,
     /// Seconds between checkpoints of the placement.
     pub checkpoint_s: f64,

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-/// After polling in vain, so many sleeps at most go by before the next attempt.
+/// After unsuccessful polling, the maximum number of sleeps before the next attempt.
 const MAX_PAUSE: u32 = 64;
 
 /// Whether a queue or a connection is polled before its thread sleeps.
 ///
-/// It is for at most `budget` after each request, as long as the last wait was shorter than that. Where polling was in
-/// vain, as it always is while the client needs this CPU, it is given up for 1, 2, 4 and up to [`MAX_PAUSE`] waits. Who
-/// sends no requests is not polled at all.
+/// It is polled for at most `budget` after each request, as long as the last wait was shorter than that. After
+/// unsuccessful polling, which is certain while the client needs this CPU, polling is suspended for 1, 2, 4 and up to
+/// [`MAX_PAUSE`] waits. A client without requests is not polled.
 #[derive(Debug)]
 pub struct Polling {
     budget: Duration,

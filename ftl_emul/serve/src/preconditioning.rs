@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use crate::atomic_file;
 use crate::error::ServeError;
 
-/// Windows of the report whose mean is the WAF of the steady state: a capacity written.
+/// Windows of the report whose mean is the WAF of the steady state: one capacity written.
 const STEADY_WINDOWS: usize = 4;
 
-/// What the last preconditioning of a placement came to. Kept with the placement, so that the two are never at odds.
+/// Result of the last preconditioning of a placement. Stored with the placement, so that the two always agree.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Preconditioned {
     /// WAF over the last capacity written, of all namespaces together.

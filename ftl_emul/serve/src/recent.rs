@@ -1,8 +1,8 @@
 //! Statistics of the last seconds: latencies as seen by clients, and times for which limits throttled requests.
 //!
-//! Requests are counted into histograms that only ever grow, without a lock. Once a second their state is put aside; the
-//! difference between now and ten seconds ago is what happened since. The histograms are HDR histograms, for many
-//! writers at once: those of the crate `hdrhistogram` need a lock, or a recorder for each thread and namespace.
+//! Requests are counted in histograms that only grow, without a lock. Once a second their state is saved; the
+//! difference between now and ten seconds ago is the recent activity. The histograms are HDR histograms for concurrent
+//! writers: those of the crate `hdrhistogram` need a lock, or a recorder for each thread and namespace.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 use crate::namespace::Namespace;
 use crate::server::Server;
 
-/// How far back the past reaches.
+/// Length of the recorded past.
 const WINDOW: Duration = Duration::from_secs(10);
-/// How often the state is put aside.
+/// Interval at which the state is saved.
 const STEP: Duration = Duration::from_secs(1);
 
 /// Values are kept to one part in 64, in units of 256 ns, up to more than an hour.
@@ -103,7 +103,7 @@ impl Counts {
     }
 }
 
-/// How long the reads and writes of a namespace took.
+/// Latencies of a namespace's reads and writes.
 #[derive(Debug, Default)]
 pub struct Latencies {
     reads: Growing,
@@ -132,7 +132,7 @@ pub struct Throttled {
 }
 
 impl Throttled {
-    /// As the engine counts it.
+    /// From the engine's counters.
     #[must_use]
     pub fn of(counters: &QueueCounters) -> Self {
         Self { requests: counters.completed.iter().sum(), wait_ns: counters.throttled_ns }
@@ -153,7 +153,7 @@ struct Past {
 pub struct History(Mutex<VecDeque<Past>>);
 
 impl Default for History {
-    /// Nothing has happened before now.
+    /// An empty past.
     fn default() -> Self {
         let start = Past { at: Instant::now(), namespaces: HashMap::new(), throttled: HashMap::new() };
         Self(Mutex::new(VecDeque::from([start])))
@@ -190,7 +190,7 @@ impl History {
         }
     }
 
-    /// What a namespace did in the last seconds; `throttled` is how it stands now.
+    /// Activity of a namespace in the last seconds; `throttled` is its present state.
     pub fn of(&self, namespace: &Namespace, throttled: Option<Throttled>) -> Value {
         let past = self.past();
         let before = past.front();

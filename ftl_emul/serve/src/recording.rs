@@ -1,7 +1,7 @@
 //! Recording the requests of a served device with their times, for replay; never their data.
 //!
-//! Requests wait in memory until the client of the control socket fetches them, at most [`MAX_REQUESTS`] of them; what
-//! arrives while the memory is full is counted and not recorded. One recording at a time.
+//! Requests wait in memory until the client of the control socket fetches them, at most [`MAX_REQUESTS`] of them;
+//! requests that arrive while the memory is full are counted and not recorded. One recording at a time.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,7 +98,7 @@ impl Recording {
         Outstanding { recording: Arc::clone(self), namespace }
     }
 
-    /// The oldest requests that wait, which wait no longer, and what the namespaces did in all.
+    /// The oldest waiting requests, which are removed, and the total activity of the namespaces.
     fn fetch(&self) -> Value {
         let (requests, more, activities, now_ns) = {
             let mut state = self.state();
@@ -160,7 +160,7 @@ impl Drop for Outstanding {
     }
 }
 
-/// A recording and who asked for it; it ends when this is dropped, as when a client closes its connection.
+/// A recording and its client; it ends when this is dropped, as when a client closes its connection.
 #[derive(Debug)]
 pub struct Recorder {
     recording: Arc<Recording>,
@@ -196,7 +196,7 @@ impl Recorder {
         self.recording.fetch()
     }
 
-    /// Records no further request; what waits can still be fetched.
+    /// Records no further request; waiting ones can still be fetched.
     pub fn stop(&self) {
         for namespace in &self.namespaces {
             namespace.set_recording(None);

@@ -1,14 +1,14 @@
 //! Memory for the data of requests in work, bounded in total and fair.
 //!
-//! Who carries requests out for a client has a [`Room`] with a part of its own, which nobody else can take: it always
-//! goes on. More is lent by the [`Pool`], which all front ends have in common, while there is some; nobody waits for
-//! what others have borrowed.
+//! A front end that carries out requests of a client has a [`Room`] with a reserved part, so that it always makes
+//! progress. The [`Pool`], which all front ends share, lends more while it has some; no client waits for memory that
+//! others have borrowed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What all namespaces together may borrow.
+/// Maximum that all namespaces together may borrow.
 pub const POOL_BYTES: usize = 256 << 20;
 /// How often a request that waits for room looks whether it is still wanted, and whether the pool has some again.
 const WANTED_CHECK: Duration = Duration::from_millis(250);
@@ -17,7 +17,7 @@ const WANTED_CHECK: Duration = Duration::from_millis(250);
 #[derive(Debug, Default)]
 struct Lent {
     all: usize,
-    /// By NSID; none that has nothing.
+    /// By NSID; only namespaces that borrow.
     to: HashMap<u32, usize>,
 }
 
@@ -31,7 +31,7 @@ impl Pool {
     }
 
     /// Lends to a namespace as long as it then has no more than is left for the others: one alone gets a half, two get a
-    /// third each. Whoever holds on to it leaves some for the next one.
+    /// third each. Some is left for the next one even if memory is not returned.
     fn lend(&self, namespace: u32, bytes: usize) -> bool {
         let mut lent = self.lent();
         let has = lent.to.get(&namespace).copied().unwrap_or(0) + bytes;
@@ -74,12 +74,12 @@ pub struct Room {
     less: Condvar,
 }
 
-/// What a request has, until it is dropped.
+/// Memory of a request, until it is dropped.
 #[derive(Debug)]
 pub struct Taken {
     room: Arc<Room>,
     bytes: usize,
-    /// Who has borrowed it; None where it is the room's own.
+    /// Its borrower; None if it belongs to the room.
     borrower: Option<u32>,
 }
 
@@ -109,8 +109,8 @@ impl Room {
         self.take_of(&mut self.state(), bytes, namespace)
     }
 
-    /// Waits for memory. Where the room is empty, and what is asked for neither fits into it nor can be borrowed, there is
-    /// only a piece of `piece_bytes`, to be used again and again. None once nobody waits for the request any more.
+    /// Waits for memory. If the room is empty, and the request neither fits into it nor can borrow its memory, it gets
+    /// only a piece of `piece_bytes`, which is reused. None if no client waits for the request any more.
     pub fn take(
         self: &Arc<Self>,
         bytes: usize,
@@ -138,7 +138,7 @@ impl Room {
 }
 
 impl Taken {
-    /// How much it is.
+    /// Its size.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -33,7 +33,7 @@ use crate::settings::{Created, Settings};
 pub use namespaces::Wanted;
 use upkeep::Upkeep;
 
-/// Where NVMe hosts find a device.
+/// Address at which NVMe hosts find a device.
 #[derive(Debug, Clone, Serialize)]
 pub struct NvmeTcp {
     /// Address and port.
@@ -57,15 +57,15 @@ pub struct Server {
     pub origin: Option<Origin>,
     /// Real seconds for each modelled one; None without a clock.
     pub time_scale: Option<f64>,
-    /// For so long a client is polled after a request, see [`crate::polling`]; zero: never.
+    /// Time for which a client is polled after a request, see [`crate::polling`]; zero: never.
     pub max_poll: Duration,
-    /// What happened in the last seconds.
+    /// Activity in the last seconds.
     pub history: History,
     /// Memory for the data of requests.
     pub request_memory: Arc<Pool>,
     /// Descriptors of this process.
     pub descriptors: Arc<Budget>,
-    /// Where NVMe hosts find it, if they do.
+    /// Address for NVMe hosts, if they are served.
     pub nvme_tcp: OnceLock<NvmeTcp>,
     /// Whether its requests are being recorded.
     is_recorded: Arc<AtomicBool>,
@@ -79,7 +79,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens a device. Nothing runs yet.
+    /// Opens a device, without starting threads.
     pub fn open(parameters: &Parameters) -> Result<Self, ServeError> {
         let Some(folder) = parameters.device.clone() else {
             return refuse("no device given; write device=FOLDER with the folder of a device");
@@ -236,18 +236,18 @@ impl Server {
         Some(Arc::clone(&namespaces[place]))
     }
 
-    /// What was changed since the device was created.
+    /// Settings changed since the device was created.
     pub fn settings(&self) -> MutexGuard<'_, Settings> {
         lock_anyway(&self.settings)
     }
 
-    /// How the placement was preconditioned, where it was.
+    /// How the placement was preconditioned, if it was.
     pub fn preconditioned(&self) -> Option<Preconditioned> {
         lock_anyway(&self.preconditioned).clone()
     }
 
-    /// Brings the placement, in memory until it is next saved, to its steady state; `progress` is given the capacities
-    /// written so far and says whether to continue. Holds every request up meanwhile, so it is for devices that are not
+    /// Brings the placement, in memory until it is next saved, to its steady state; `progress` gets the capacities
+    /// written so far and returns whether to continue. All requests wait until then, so it is for devices that are not
     /// served.
     pub fn precondition(&self, progress: impl FnMut(f64) -> bool) -> Result<Preconditioned, ServeError> {
         let mut going_on = true;
@@ -271,7 +271,7 @@ impl Server {
     }
 }
 
-/// What [`model`] makes.
+/// Result of [`model`].
 struct Modelled {
     model: Model,
     /// Origin of its placement, if it has one.

@@ -1,4 +1,4 @@
-//! What was changed while the device was served: `settings.json`, laid over `device.toml` at the next start.
+//! Changes made while the device was served: `settings.json`, applied over `device.toml` at the next start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,7 +20,7 @@ const FILE: &str = "settings.json";
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     format_version: u32,
-    /// How the device divides itself among its namespaces, by name; None: as `device.toml` has it.
+    /// The tenant scheduler, by name; None: that of `device.toml`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<String>,
     /// By name of the namespace.
@@ -34,10 +34,10 @@ pub struct Settings {
     /// NSIDs of namespaces that were deleted and have no successor, the first to be deleted first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deleted_nsids: Vec<u32>,
-    /// Backing files to remove, by name of the namespace: of one whose creation or deletion is under way.
+    /// Backing files to remove, by name of the namespace, whose creation or deletion is in progress.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub files_to_remove: BTreeSet<String>,
-    /// What namespaces that were deleted had read and written.
+    /// Amount that deleted namespaces had read and written.
     #[serde(default, skip_serializing_if = "Totals::are_nothing")]
     pub totals_of_deleted: Totals,
 }
@@ -187,7 +187,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads the settings of a device; none when nothing was ever changed.
+    /// Reads the settings of a device; default ones if nothing was ever changed.
     pub fn read(folder: &Path) -> Result<Self, ServeError> {
         let path = folder.join(FILE);
         let text = match fs::read_to_string(&path) {
@@ -207,7 +207,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Refuses what could not have been written here.
+    /// Rejects settings that this program cannot have written.
     fn check(&self) -> Result<(), String> {
         let named = self.created.iter().map(|each| &each.config.name);
         if let Some(name) = named.chain(&self.files_to_remove).find(|name| !is_name(name)) {
@@ -258,8 +258,8 @@ impl Settings {
         Ok(found)
     }
 
-    /// NSID of a new namespace; None where all are in use. A host that has not noticed that a namespace was deleted may
-    /// still write to its NSID: the smallest that none ever had, else the one whose namespace was deleted first.
+    /// NSID of a new namespace; None if all are in use. A host that has not noticed the deletion of a namespace may
+    /// still write to its NSID: the smallest unused one, else that of the namespace that was deleted first.
     #[must_use]
     pub fn next_nsid(&self, in_use: &BTreeSet<u32>) -> Option<u32> {
         let nsids = 1..=exact::<u32>(MAX_NAMESPACES);
@@ -291,8 +291,8 @@ impl Settings {
         let path = folder.join(FILE);
         let text = changed.text()?;
         if let Err(error) = atomic_file::replace(&path, &text) {
-            // The new file may be there, where only the folder could not be synced: the next start must not find what
-            // was refused. Where even this fails, the first reason is the one to report.
+            // The new file may exist if only the folder could not be synced: the next start must not find the refused
+            // settings. If even this fails, the first reason is reported.
             if fs::read(&path).is_ok_and(|there| there == text) {
                 let _reported = atomic_file::replace(&path, &self.text()?);
             }

@@ -1,9 +1,9 @@
 //! Writing files to stable storage, with a workaround for file systems that report success after losing data.
 //!
-//! ext4 (seen with Linux 6.18) answers a sync with success although data is lost, where its journal is aborted while the
-//! sync is under way: as upon an error that it finds, after which it is read-only. New blocks of the file can then no
-//! longer be marked as written, which no later call reports. Whoever starts a transaction is told, though. So every sync is
-//! followed by something that starts one and changes nothing. XFS reports the failure itself.
+//! ext4 (seen with Linux 6.18) reports success for a sync although data is lost, if its journal is aborted during the
+//! sync, as upon an error after which it is read-only. New blocks of the file can then no longer be marked as written,
+//! which no later call reports. Starting a transaction fails, however. So every sync is followed by an operation that
+//! starts one and changes nothing. XFS reports the failure itself.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use std::io;
 use rustix::fs::{fremovexattr, fstatfs};
 use rustix::io::Errno;
 
-/// Of `struct statfs`; ext2 and ext3 have the same.
+/// `f_type` of ext4 in `struct statfs`; ext2 and ext3 have the same.
 const EXT4: u64 = 0xef53;
 /// An extended attribute that no file has.
 const NO_ATTRIBUTE: &str = "user.slo-ctl.none";

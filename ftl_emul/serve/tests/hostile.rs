@@ -11,7 +11,7 @@ static PANICS: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
 fn corpus_inputs_do_not_panic_a_front_end() {
-    // Front ends end a connection at a panic and go on, so that nothing else shows one.
+    // Front ends end a connection at a panic and continue, so that nothing else shows a panic.
     panic::set_hook(Box::new(|what| {
         PANICS.fetch_add(1, Ordering::Relaxed);
         eprintln!("{what}");

@@ -1,4 +1,4 @@
-"""`scripts/guest-host.sh build` makes the guest; `shell` boots one with drives and opens a shell in it."""
+"""`scripts/guest-host.sh build` builds the guest; `shell` boots one with drives and opens a shell in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .machine import Guest, GuestError
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit code: 0 done, 1 not possible here, 2 not understood."""
+    """Returns the exit code: 0 done, 1 not possible on this machine, 2 usage error."""
     try:
         match arguments:
             case ["ready"]:

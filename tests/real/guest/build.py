@@ -1,8 +1,8 @@
-"""Makes kernel, initrd, root file system and QEMU, all from one archive of Debian packages.
+"""Build kernel, initrd, root file system and QEMU of the guest from one archive of Debian packages.
 
-Nothing of the machine's own packages is touched: mmdebstrap keeps its lists and downloads to itself and
-unpacks into a temporary folder. QEMU and mke2fs then run out of the archive, by its own dynamic loader, so
-any machine will do that can run mmdebstrap and reach a Debian mirror, which its apt sources name.
+No package of the machine is changed: mmdebstrap has its own lists and downloads, and unpacks into a
+temporary folder. QEMU and mke2fs then run from the archive with its own dynamic loader. The machine must be
+able to run mmdebstrap and to reach a Debian mirror that is named in its apt sources.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from . import recipe
 
 CACHE = recipe.TREE / "build" / "guest-host"
 ROOT_SIZE_BYTES = 8 << 30
-"""Of the file system; the file is sparse."""
+"""Size of the file system; the file is sparse."""
 _BUILD_S = 1500.0
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _OF_HOST_USE = ("usr/bin/qemu-", "usr/share/qemu/", "usr/share/seabios/", f"{_LIBRARIES}/", "usr/sbin/mke2fs")
@@ -44,12 +44,12 @@ _MIRROR_VARIABLE = "SLO_CTL_DEBIAN_MIRROR"
 
 
 class CannotBuildError(Exception):
-    """There is no guest, and why."""
+    """The guest cannot be built; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A guest that is ready to boot."""
+    """The files of a guest that is ready to boot."""
 
     folder: Path
 
@@ -65,32 +65,32 @@ class Parts:
 
     @property
     def root_image(self) -> Path:
-        """Raw ext4 image; shared by all guests, so only ever below an overlay."""
+        """Raw ext4 image, shared by all guests: use it only as the base of an overlay."""
         return self.folder / "root.img"
 
     @property
     def private_key(self) -> Path:
-        """ssh key of the guest's root."""
+        """ssh key of root in the guest."""
         return self.folder / "id"
 
     def program(self, name: str) -> list[str]:
-        """The start of a command line that runs a program of the archive, such as `usr/bin/qemu-img`."""
+        """The first words of a command line that runs a program of the archive, e.g. `usr/bin/qemu-img`."""
         root = self.folder / "host"
         libraries = root / _LIBRARIES
         loader = libraries / "ld-linux-x86-64.so.2"
         return [str(loader), "--library-path", str(libraries), str(root / name)]
 
     def environment(self) -> dict[str, str]:
-        """What `program` needs besides."""
+        """The environment variables that `program` needs."""
         return {**os.environ, "QEMU_MODULE_DIR": str(self.folder / "host" / _LIBRARIES / "qemu")}
 
     def firmware(self) -> list[str]:
-        """QEMU's arguments that name its own files."""
+        """QEMU's arguments for its firmware files."""
         share = self.folder / "host" / "usr/share"
         return ["-L", str(share / "qemu"), "-L", str(share / "seabios")]
 
     def make_file_system(self, image: Path, archive: Path, size_mib: int) -> None:
-        """An ext4 `image` of what is in a tar archive. Raises CannotBuildError."""
+        """Create an ext4 `image` from a tar archive. Raises CannotBuildError."""
         _run(
             self.folder,
             *self.program("usr/sbin/mke2fs"),
@@ -101,13 +101,13 @@ class Parts:
 
 
 def ready() -> Parts | None:
-    """The guest of the present recipe, if it was built."""
+    """The guest of the present recipe, if it has been built."""
     folder = CACHE / recipe.key()
     return Parts(folder) if folder.exists() else None
 
 
 def ensure() -> Parts:
-    """The guest of the present recipe, built if need be (a minute). Raises CannotBuildError."""
+    """The guest of the present recipe, built if necessary (a minute). Raises CannotBuildError."""
     parts = ready()
     if parts is not None:
         return parts
@@ -116,7 +116,7 @@ def ensure() -> Parts:
         parts = ready()
         if parts is not None:
             return parts
-        # The key first: a recipe that changes meanwhile has to count as changed.
+        # Compute the key first: a recipe that changes during the build must count as changed.
         final = CACHE / recipe.key()
         work = Path(tempfile.mkdtemp(prefix="partial-", dir=CACHE))
         try:
@@ -131,29 +131,29 @@ def ensure() -> Parts:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One process at a time."""
+    """Admit one process at a time."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _remove_others(final: Path) -> None:
-    """Guests of earlier recipes, half a GB each. A running one keeps the files it has open."""
+    """Remove guests of other recipes, half a GB each. A running guest keeps its open files."""
     for each in CACHE.iterdir():
         if each.is_dir() and re.fullmatch(r"[0-9a-f]{16}|partial-.*", each.name) and each != final:
             shutil.rmtree(each, ignore_errors=True)
 
 
 def mirror() -> str:
-    """A Debian mirror, as apt on this machine knows it. Raises CannotBuildError.
+    """A Debian mirror, from apt's sources. Raises CannotBuildError.
 
-    The environment variable SLO_CTL_DEBIAN_MIRROR comes first, for machines that are no Debian.
+    The environment variable SLO_CTL_DEBIAN_MIRROR takes precedence, for machines that do not run Debian.
     """
     given = os.environ.get(_MIRROR_VARIABLE)
     if given:
         return given
     if shutil.which("apt-get") is None:
-        raise CannotBuildError(f"no apt here; {_MIRROR_VARIABLE} may name a Debian mirror")
+        raise CannotBuildError(f"apt is not installed; set {_MIRROR_VARIABLE} to a Debian mirror")
     release = _os_release()
     codename = release.get("VERSION_CODENAME", "")
     if release.get("ID") == "debian":
@@ -162,7 +162,7 @@ def mirror() -> str:
             words = line.split()
             if words[1:] == [codename, "main"]:
                 return words[0]
-    raise CannotBuildError(f"apt's sources name no mirror of Debian; {_MIRROR_VARIABLE} may name one")
+    raise CannotBuildError(f"apt's sources have no Debian mirror; set {_MIRROR_VARIABLE} to one")
 
 
 def _os_release() -> dict[str, str]:
@@ -174,7 +174,7 @@ def _os_release() -> dict[str, str]:
 
 
 def apt_options() -> list[str]:
-    """How apt here reaches its mirror; mmdebstrap's own apt reads none of the machine's configuration."""
+    """Settings with which apt here reaches its mirror: mmdebstrap's apt does not read the machine's own."""
     if shutil.which("apt-config") is None:
         return []
     settings = _output("apt-config", "dump", "Acquire::http::Proxy", "Acquire::https::Proxy")
@@ -185,7 +185,7 @@ def _output(*command: str) -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        raise CannotBuildError(f"{command[0]} says no: {error}") from error
+        raise CannotBuildError(f"{command[0]} failed: {error}") from error
 
 
 def _build(work: Path) -> None:
@@ -193,7 +193,7 @@ def _build(work: Path) -> None:
     if missing:
         raise CannotBuildError(f"not installed: {', '.join(missing)} (scripts/setup.sh --real)")
     if os.uname().machine != "x86_64":
-        raise CannotBuildError("made for x86_64 only")
+        raise CannotBuildError("only x86_64 is supported")
     began = time.monotonic()
     (work.parent / "build.log").unlink(missing_ok=True)
 
@@ -260,7 +260,7 @@ def _take_kernel(parts: Parts, tar: tarfile.TarFile) -> None:
     wanted = next(
         name for name in dependencies if PurePosixPath(name).name.startswith(f"{_INITRD_MODULE}.ko")
     )
-    # What a module needs stands behind it, nearest first.
+    # Each module is followed by the modules it depends on, nearest first.
     order = [wanted, *dependencies[wanted].split()][::-1]
     files = {
         "init": recipe.INIT.read_bytes(),

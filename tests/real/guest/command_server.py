@@ -1,7 +1,7 @@
-"""Runs in a guest: commands of slo-ctl and scripts that use it, each in a fork of this process, which has
-imported what they need.
+"""Runs in a guest: runs commands of slo-ctl and scripts, each in a fork of this process, which has imported
+the modules they need.
 
-`commands.py` starts it and says why; its argument is the folder of the pipes.
+`commands.py` starts it and explains why; its argument is the folder of the pipes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _IMPORTED_BY_COMMANDS = (
 
 
 def run(folder: Path, path: str, *arguments: str) -> None:
-    """As if it were typed, with this PATH."""
+    """Run a program as a shell would, with this PATH."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.environ["PATH"] = path
@@ -50,8 +50,8 @@ def run(folder: Path, path: str, *arguments: str) -> None:
 
 
 def serve(folder: Path) -> None:
-    """One command after the other."""
-    # Imports leave no garbage, and looking for it takes a seventh of their time.
+    """Run one command after the other."""
+    # Imports leave no garbage, and collecting it takes a seventh of their time.
     gc.disable()
     for name in _IMPORTED_BY_COMMANDS:
         import_module(name)

@@ -1,7 +1,7 @@
-"""`slo-ctl` in a guest, without waiting for its imports, which take longest of all under emulation.
+"""`slo-ctl` in a guest without the time of its imports, which dominate under emulation.
 
-A command is a fork of a process that has imported everything, from the files of the package.
-`test_package.py` runs the program itself.
+A command is a fork of a process that has imported all modules from the files of the package.
+`test_package.py` tests the program itself.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from .machine import Guest
 from .vm_scopes import until
 
 _INSTALLED = "/usr/lib/slo-ctl:/usr/lib/slo-ctl/vendor"
-"""Where the package has its files; for PYTHONPATH."""
+"""PYTHONPATH of the package's files."""
 _FOLDER = "/run/test-commands"
 SLO_CTL = f"{_FOLDER}/slo-ctl"
-"""What to type instead of `slo-ctl`."""
+"""The command to use instead of `slo-ctl`."""
 PYTHON = SLO_CTL
-"""The same instead of `python3` before a script, which may import modules beside it and those of slo-ctl."""
+"""To use instead of `python3` before a script, which may import modules beside it and those of slo-ctl."""
 _SERVER = Path(__file__).parent / "command_server.py"
 _UNIT = "test-commands"
 _IMPORT_S = 600.0
@@ -32,7 +32,7 @@ exit $status
 
 
 def start_commands(guest: Guest) -> None:
-    """From now on SLO_CTL can be typed, until the guest boots anew."""
+    """Start the server of SLO_CTL, which works until the guest reboots."""
     if guest.run(f"systemctl is-active -q {_UNIT}", check=False).rc == 0:
         return
     guest.run(f"mkdir -p {_FOLDER} && cat >{SLO_CTL} && chmod 755 {SLO_CTL}", stdin=_CLIENT)

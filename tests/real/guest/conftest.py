@@ -14,12 +14,12 @@ from .machine import Guest
 _HERE = Path(__file__).parent
 _SHOWN_CHARACTERS = 3000
 _guests: list[Guests] = []
-"""Those of this process, for the logs of a test that fails."""
+"""Guests of this process, for the logs of a failed test."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests that need a guest, before `-m` looks; those of one guest and image follow each other."""
+    """Mark tests that need a guest before `-m` selects; group tests by guest and image."""
     slots = [number for number, item in enumerate(items) if _HERE in item.path.parents]
     ordered = sorted((items[number] for number in slots), key=_order)
     for number, item in zip(slots, ordered, strict=True):
@@ -38,7 +38,7 @@ def _order(item: pytest.Item) -> tuple[str, bool]:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that fails shows the ends of the guest's logs."""
+    """Show the ends of the guest's logs for a failed test."""
     report = yield
     if report.failed and item.get_closest_marker("guest") is not None:
         for guests in _guests:
@@ -72,11 +72,11 @@ def guests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guests]:
 
 @pytest.fixture(scope="module")
 def booted(request: pytest.FixtureRequest, guests: Guests) -> Guest:
-    """A guest of the kind that the module's `GUEST` names. Other modules use it before and after."""
+    """A guest of the kind that the module's `GUEST` specifies, shared with other modules."""
     return guests.booted(request.module.GUEST)
 
 
 @pytest.fixture(scope="module")
 def installed(request: pytest.FixtureRequest, guests: Guests) -> Guest:
-    """The same with the Debian package, configuration and state as installed. See `Guests.installed`."""
+    """The same with the Debian package, and configuration and state as installed. See `Guests.installed`."""
     return guests.installed(request.module.GUEST)

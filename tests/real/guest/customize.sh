@@ -1,19 +1,19 @@
 #!/bin/sh
-# Runs outside the new root, which is $1, after its packages are installed. $GUEST_PUBLIC_KEY may log in as root.
+# Runs outside the new root $1 after its packages are installed. The key $GUEST_PUBLIC_KEY is admitted as root.
 set -eu
 root=$1
 
 echo slo-guest >"$root/etc/hostname"
 echo '127.0.0.1 localhost slo-guest' >"$root/etc/hosts"
 echo '/dev/vda / ext4 rw,noatime 0 0' >"$root/etc/fstab"
-rm -f "$root/etc/resolv.conf" # of the machine that builds; nothing in here asks for names
+rm -f "$root/etc/resolv.conf" # copied from the build machine; the guest does not resolve names
 
 install -d -m 700 "$root/root/.ssh"
 printf '%s\n' "$GUEST_PUBLIC_KEY" >"$root/root/.ssh/authorized_keys"
-# Sessions by logind and names of clients cost seconds under emulation.
+# PAM sessions and reverse look-ups of client addresses cost seconds under emulation.
 printf 'UsePAM no\nUseDNS no\nPermitRootLogin prohibit-password\nMaxSessions 64\n' >"$root/etc/ssh/sshd_config.d/guest.conf"
 
-# QEMU's user network: always the same addresses.
+# QEMU's user network always uses these addresses.
 cat >"$root/etc/systemd/network/guest.network" <<'NETWORK'
 [Match]
 Driver=virtio_net
@@ -23,7 +23,7 @@ Gateway=10.0.2.2
 LinkLocalAddressing=no
 IPv6AcceptRA=no
 NETWORK
-# Knocking until sshd answers would cost the boot more than all the rest.
+# A line on the console reports a finished boot: connection attempts before that would slow the boot down most.
 cat >"$root/etc/systemd/system/guest-ready.service" <<'UNIT'
 [Unit]
 After=ssh.service systemd-networkd.service
@@ -33,13 +33,13 @@ ExecStart=/bin/sh -c 'echo "guest-ready $(cat /proc/sys/kernel/random/boot_id)" 
 [Install]
 WantedBy=multi-user.target
 UNIT
-# The daemon took the 90 s it has by itself to start in a guest on a busy machine (load 17).
+# Starting the daemon took 90 s, the default timeout, in a guest on a busy machine (load 17).
 install -d "$root/etc/systemd/system.conf.d"
 printf '[Manager]\nDefaultTimeoutStartSec=10min\n' >"$root/etc/systemd/system.conf.d/emulated.conf"
 chroot "$root" systemctl enable --quiet systemd-networkd ssh guest-ready
-# Tests look at the journal of the boot before.
+# Tests read the journal of the previous boot.
 install -d "$root/var/log/journal"
-# What wakes up on its own disturbs measurements, and a boot need not wait for it.
+# Periodic jobs disturb measurements, and services that are not needed delay the boot.
 for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service \
     fstrim.timer man-db.timer systemd-networkd-wait-online.service systemd-pcrphase.service \
     getty@tty1.service serial-getty@ttyS0.service libvirt-guests.service \
@@ -47,7 +47,7 @@ for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub
     nvmf-autoconnect.service proc-sys-fs-binfmt_misc.automount systemd-binfmt.service; do
     ln -sf /dev/null "$root/etc/systemd/system/$unit"
 done
-# Events for every terminal and ACPI object, and looking for what no guest has, took a seventh of a boot's processor time.
+# uevents for every terminal and ACPI object, and generators for absent devices, took a seventh of the CPU time of a boot.
 install -d "$root/etc/systemd/system/systemd-udev-trigger.service.d" "$root/etc/systemd/system-generators"
 cat >"$root/etc/systemd/system/systemd-udev-trigger.service.d/guest.conf" <<'UNIT'
 [Service]
@@ -58,9 +58,9 @@ UNIT
 for name in getty gpt-auto hibernate-resume import rc-local ssh system-update sysv tpm2; do
     ln -s /dev/null "$root/etc/systemd/system-generators/systemd-$name-generator"
 done
-# What the test installs is installed whole.
+# mmdebstrap excludes files such as documentation from packages; packages that tests install must be complete.
 for file in "$root"/etc/dpkg/dpkg.cfg.d/*mmdebstrap; do : >"$file"; done
-# Else the first boot, and every boot of ours is one, does the work of a first boot.
+# Otherwise every boot would do the work of a first boot, as each guest boots from a new overlay.
 systemd-machine-id-setup --root="$root"
 touch "$root/etc/.updated" "$root/var/.updated"
 chroot "$root" systemctl set-default --quiet multi-user.target

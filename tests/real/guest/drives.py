@@ -1,4 +1,4 @@
-"""Drives of the guest, as the test describes them, and QEMU's arguments for them."""
+"""Drives of the guest as tests describe them, and QEMU's arguments for them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import assert_never
 
 @dataclass(frozen=True)
 class Medium:
-    """What is behind a drive or namespace: an empty sparse file, or what an URI serves.
+    """The backend of a drive or namespace: an empty sparse file, or the export at a URI.
 
-    `iops_max` is a limit QEMU sets on reads and writes together, so that a drive has a capacity that is known
-    and the same on all machines.
+    `iops_max` is a limit of QEMU on reads and writes together: it gives a drive a known capacity that is the
+    same on all machines.
     """
 
     size_bytes: int = 256 << 20
     uri: str | None = None
-    """Such as `nbd://localhost:10809` or `nbd+unix:///NAME?socket=PATH`; then `size_bytes` means nothing."""
+    """Such as `nbd://localhost:10809` or `nbd+unix:///NAME?socket=PATH`; `size_bytes` is then ignored."""
     iops_max: int | None = None
     iops_group: str | None = None
-    """Media of one group share the limit, as namespaces of one drive do; each has to name the same one."""
+    """Media of one group share the limit, as namespaces of one drive do; each must specify the same limit."""
 
 
 @dataclass(frozen=True)
 class PlainNvme:
-    """An NVMe drive with one namespace and nothing else."""
+    """An NVMe drive with one namespace and no optional features."""
 
     serial: str
     medium: Medium = Medium()
@@ -41,7 +41,7 @@ class Namespace:
     medium: Medium = Medium()
     attached: bool = True
     fdp_handles: str | None = None
-    """Reclaim unit handles it may use, such as `0-3`; only on drives with FDP."""
+    """Reclaim unit handles that it may use, such as `0-3`; only on drives with FDP."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Fdp:
 
 @dataclass(frozen=True)
 class NvmeSubsystem:
-    """An NVMe drive with namespaces that can be attached and detached. QEMU never makes or deletes any."""
+    """An NVMe drive whose namespaces can be attached and detached. QEMU cannot create or delete any."""
 
     serial: str
     namespaces: tuple[Namespace, ...]
@@ -74,7 +74,7 @@ Drive = PlainNvme | NvmeSubsystem | VirtioDisk
 
 
 def qemu_arguments(drives: tuple[Drive, ...], folder: Path) -> list[str]:
-    """QEMU's arguments; makes the files the drives need in `folder`."""
+    """QEMU's arguments; creates the files of the drives in `folder`."""
     arguments: list[str] = []
     for number, drive in enumerate(drives):
         name = f"d{number}"
@@ -123,6 +123,6 @@ def _backend(name: str, medium: Medium, folder: Path) -> list[str]:
     limit = "" if medium.iops_max is None else f",throttling.iops-total={medium.iops_max}"
     if medium.iops_group is not None:
         limit += f",throttling.group={medium.iops_group}"
-    # A comma would end the value; QEMU takes a doubled one for one. Nothing outlives the guest: no flushes.
+    # A comma would end the value, so it is doubled. No data outlives the guest, so flushes are ignored.
     file_name = source.replace(",", ",,")
     return ["-drive", f"id={name},if=none,format=raw,cache=unsafe,discard=unmap,file={file_name}{limit}"]

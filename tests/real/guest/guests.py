@@ -1,4 +1,4 @@
-"""The guests of the tests: each boots once, and is taken by one test file after the other."""
+"""The guests of the tests: each boots once and is used by several test files."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from .machine import Guest
 
 _SMALL = Medium(128 << 20)
 POOL_IOPS = 300
-"""Limit of the drive POOL0, for all of its namespaces together: few, as each costs an emulated CPU much."""
+"""Limit of the drive POOL0 for all of its namespaces; low, because each request costs much CPU time."""
 _POOLED = Medium(32 << 20, iops_max=POOL_IOPS, iops_group="pool")
 _WANTED = ("ssh", "systemd-networkd", "guest-ready")
 _ONLY_WANTED = ("systemd.unit=basic.target", *(f"systemd.wants={each}.service" for each in _WANTED))
-"""Neither slo-ctld nor libvirtd, which take long under emulation: tests start the one, a socket the other."""
+"""slo-ctld and libvirtd start slowly under emulation: tests start the first, a socket the second."""
 AT_BOOT = ("ActiveState", "Type", "NRestarts", "UnitFileState", "WatchdogUSec")
-"""Properties of the daemon's unit that are looked at after a boot that starts it."""
+"""Properties of the daemon's unit that are recorded after a boot that starts it."""
 _BOOTED_S = 600
 PLAIN_IOPS = 400
-"""Limit of the drive PLAIN0: a request costs an emulated CPU more than a millisecond."""
+"""Limit of the drive PLAIN0: a request costs more than a millisecond of emulated CPU time."""
 _LIMITED_IOPS = 200
 """Limit of the drive LIMITED0: a request of a VM in the guest costs several milliseconds."""
 
 
 @dataclass(frozen=True)
 class GuestKind:
-    """A guest by its drives. Tests of one kind run one after the other, those of two kinds side by side."""
+    """A guest, defined by its drives. Tests of one kind run sequentially, those of two kinds in parallel."""
 
     name: str
     drives: tuple[Drive, ...]
@@ -41,7 +41,7 @@ class GuestKind:
 
     @property
     def starts_daemon(self) -> bool:
-        """Whether a boot does, as on a host."""
+        """Whether a boot starts the daemon, as on a host."""
         return not self.boot_options
 
 
@@ -62,7 +62,7 @@ GENERAL = GuestKind(
         ),
     ),
 )
-"""One drive of each kind, none of them limited; all that the image starts by itself runs."""
+"""One drive of each kind, without limits; all services of the image start at boot."""
 PLAIN = GuestKind(
     "plain",
     (
@@ -85,10 +85,10 @@ POOL = GuestKind(
 
 
 class Guests:
-    """At most one guest at a time in this process."""
+    """At most one running guest in this process."""
 
     def __init__(self, tmp_path_factory: pytest.TempPathFactory, package: Callable[[], Path]) -> None:
-        """`package` gives this tree's Debian package, or raises CannotPackageError."""
+        """`package` builds this tree's Debian package, or raises CannotPackageError."""
         self._folders = tmp_path_factory
         self._package = package
         self._booted = ExitStack()
@@ -97,17 +97,17 @@ class Guests:
         self._has_package = False
         self._unavailable = ""
         self.daemon_at_boot: dict[str, str] = {}
-        """What `AT_BOOT` was in the guest once it had booted; empty if it booted without the daemon."""
+        """The values of `AT_BOOT` after the guest had booted; empty if it booted without the daemon."""
 
     @property
     def running(self) -> Guest | None:
-        """The guest that is booted now."""
+        """The guest that runs now."""
         return self._guest
 
     def booted(self, kind: GuestKind) -> Guest:
-        """A guest of this kind, booted if need be; with the package where it can be had, and no daemon runs.
+        """A guest of this kind without a running daemon, booted if needed; with the package if possible.
 
-        Skips the test where there can be no guest.
+        Skips the test if there can be no guest.
         """
         if self._guest is not None and self._kind == kind:
             return self._guest
@@ -120,7 +120,7 @@ class Guests:
     def installed(self, kind: GuestKind) -> Guest:
         """A guest of this kind with the package, configuration and state as installed; no daemon runs.
 
-        Skips the test where there can be none.
+        Skips the test if the guest or the package cannot be built.
         """
         if self._guest is not None and self._kind == kind and self._has_package:
             reset(self._guest)
@@ -137,7 +137,7 @@ class Guests:
         return guest
 
     def close(self) -> None:
-        """End the guest, if one runs."""
+        """Stop the guest, if one runs."""
         self._booted.close()
         self._kind = self._guest = None
         self._has_package = False
@@ -159,7 +159,7 @@ class Guests:
         return guest
 
     def _parts(self) -> Parts:
-        """Tried once: what cannot be built now cannot be built for the next test either."""
+        """Cached: if the guest cannot be built for one test, it cannot be built for the next one either."""
         if not self._unavailable:
             try:
                 return ensure()

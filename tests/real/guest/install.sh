@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs a package in a root image by the image's own apt, without network: install.sh IMAGE PACKAGE
-# Runs as root in namespaces of its own for mounts, processes and network, which all end with it.
+# Installs a package in a root image with the image's own apt, without network: install.sh IMAGE PACKAGE
+# Runs as root in its own mount, PID and network namespaces, which end with it.
 set -eu
 image=$1 package=$2
 root=$(mktemp -d)
@@ -13,7 +13,7 @@ cp "$package" "$root/root/package.deb"
 DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin \
     chroot "$root" apt-get install -y --no-install-recommends /root/package.deb
 rm "$root/root/package.deb"
-# What tests reset the configuration to.
+# Tests reset the configuration to this copy.
 cp -a "$root/etc/slo-ctl" "$root/root/etc-slo-ctl"
 umount "$root/dev" "$root/proc" "$root"
 trap - EXIT

@@ -1,4 +1,4 @@
-"""The Debian package of this tree in a guest: installed, and brought back to as it was installed."""
+"""The Debian package of this tree in a guest: installation, and reset to the state after installation."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .machine import Guest
 _INSTALL = Path(__file__).parent / "install.sh"
 _BUILD_S = 1800.0
 _INSTALL_S = 1800.0
-"""Unpacking 140 MB and compiling Python under emulation."""
+"""For unpacking 140 MB and compiling Python under emulation."""
 _DAEMON_S = 900.0
 STOP_DAEMON = "systemctl stop slo-ctld"
-"""A daemon that is about to start need not import all it consists of."""
+"""A daemon that is only about to start need not import all of its modules."""
 _RESET = """
 systemctl stop slo-ctld 'slo-ctl-*' 'machine-qemu*.scope'
 ls /etc/libvirt/qemu/*.xml /run/libvirt/qemu/*.xml >/dev/null 2>&1 &&
@@ -30,9 +30,9 @@ systemd-tmpfiles --create slo-ctl.conf
 
 
 def image_with_package(parts: Parts, package: Path) -> Path | None:
-    """The guest's root image with the package installed outside of any guest; made if it is not there yet.
+    """The guest's root image with the package, installed without booting a guest; built if it does not exist.
 
-    None where this process may not mount it.
+    None if this process may not mount it.
     """
     if os.geteuid() != 0:
         return None
@@ -48,7 +48,7 @@ def image_with_package(parts: Parts, package: Path) -> Path | None:
 
 
 def _install_in(parts: Parts, package: Path, image: Path) -> bool:
-    """Whether it could be done; what it said is in `installed.log`."""
+    """Whether the installation succeeded; its output is in `installed.log`."""
     partial = image.with_suffix(".partial")
     own = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--net")
     with (parts.folder / "installed.log").open("wb") as log:
@@ -68,7 +68,7 @@ def _install_in(parts: Parts, package: Path, image: Path) -> bool:
 
 
 def install(guest: Guest, package: Path) -> None:
-    """By apt, which has no network to get anything else from; no daemon runs.
+    """Install with apt, which has no network to download other packages; no daemon runs afterwards.
 
     Raises CommandError.
     """
@@ -76,20 +76,20 @@ def install(guest: Guest, package: Path) -> None:
     command = (
         f"DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends /root/{package.name}"
     )
-    # Into a file: the daemon that it starts must not hold the connection.
+    # Output goes to a file: the daemon that is started would keep the connection open.
     guest.run(f"{command} >/root/install.log 2>&1 || (cat /root/install.log; false)", timeout_s=_INSTALL_S)
     guest.run(f"rm /root/{package.name} && cp -a /etc/slo-ctl /root/etc-slo-ctl")
     guest.run(STOP_DAEMON, timeout_s=_DAEMON_S)
 
 
 def properties(guest: Guest, *names: str) -> dict[str, str]:
-    """What systemd says of the daemon's unit."""
+    """Properties of the daemon's unit from systemd."""
     shown = guest.run(f"systemctl show slo-ctld {' '.join(f'-p {name}' for name in names)}").stdout
     return dict(line.split("=", 1) for line in shown.splitlines())
 
 
 def reset(guest: Guest) -> None:
-    """Configuration and state as installed; no unit, no scope of a VM and no VM runs.
+    """Reset configuration and state to those after installation; stop all units, scopes of VMs and VMs.
 
     Raises CommandError.
     """

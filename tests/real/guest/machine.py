@@ -1,4 +1,4 @@
-"""A guest that runs: boot, commands over ssh, files, reset, logs."""
+"""A running guest: boot, commands over ssh, files, reset, logs."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from .drives import Drive, qemu_arguments
 from .qmp import QmpError, qmp
 
 BOOT_S = 900.0
-"""For a boot, which takes 30 s on a machine with nothing else to do, and 370 s at load 13."""
+"""A boot takes 30 s on an idle machine, and 370 s at load 13."""
 _TRIES = 2
 _MEMORY = "2G"
 _COMMAND_S = 600.0
-"""At least: what takes a second takes a minute on a machine that is very busy."""
+"""Default minimum: what takes a second takes a minute on a very busy machine."""
 _HANDSHAKE_S = 120.0
 _POLL_S = 0.25
 _FIRST = ("nice", "-n", "-5")
-"""Only root may have it, others run as they are: a guest that waits for a CPU measures that."""
+"""Raise the priority if root: a guest that waits for a CPU distorts its measurements."""
 _READY = re.compile(r"guest-ready ([0-9a-f-]{36})")
-"""What `customize.sh` has each boot say on the console once sshd listens."""
+"""The line that a boot writes to the console after sshd listens (`customize.sh`)."""
 _NO_USE = "ata_generic,ata_piix,kvm_amd,kvm_intel,pcspkr,psmouse"
-"""Drivers of what is not used here; loading them takes seconds."""
+"""Unused drivers, whose loading takes seconds."""
 
 
 class GuestError(Exception):
-    """The guest did not boot, or is gone."""
+    """The guest did not boot, or has stopped."""
 
 
 class CommandError(AssertionError):
-    """A command in the guest ended badly; it fails the test."""
+    """A command in the guest failed, which fails the test."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a command in the guest ended."""
+    """Exit status and output of a command in the guest."""
 
     command: str
     rc: int
@@ -51,7 +51,7 @@ class Result:
 
 
 class Guest:
-    """A guest that runs. `logs` is a folder that stays."""
+    """A running guest. `logs` is a folder that is kept."""
 
     def __init__(
         self,
@@ -61,18 +61,18 @@ class Guest:
         root_image: Path | None = None,
         boot_options: tuple[str, ...] = (),
     ) -> None:
-        """Not booted yet. `root_image` takes the place of that of the parts.
+        """Does not boot yet. `root_image` replaces that of the parts.
 
-        `boot_options` are of the kernel and of systemd.
+        `boot_options` are those of the kernel and of systemd.
         """
         self.logs = logs
         self.boot_s = 0.0
-        """From QEMU's start until ssh answered."""
+        """Time from QEMU's start until ssh answered."""
         self._drives = drives
         self._boot_options = boot_options
         self._parts = parts
         self._root_image = parts.root_image if root_image is None else root_image
-        # Not in a folder of pytest's, which keeps those of the last runs: disks take room.
+        # Not in a folder of pytest, which keeps those of the last runs: disk images are large.
         self._folder = Path(tempfile.mkdtemp(prefix="slo-guest-", dir="/var/tmp"))
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 0
@@ -82,7 +82,7 @@ class Guest:
         return self._folder / "qmp"
 
     def start(self) -> None:
-        """Boot, and once more if that fails. Raises GuestError."""
+        """Boot, with a second attempt if that fails. Raises GuestError."""
         self.logs.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, _TRIES + 1):
             self._launch(attempt)
@@ -113,7 +113,7 @@ class Guest:
         self._port = _free_port()
         with (self.logs / f"qemu-{attempt}.log").open("wb") as log:
             self._process = subprocess.Popen(
-                # QEMU must not outlive a killed test run; other tests run beside it.
+                # QEMU must not outlive a killed test run, and other tests run on the same machine.
                 [*_FIRST, *("setpriv", "--pdeathsig", "KILL", "--"), *self._command(attempt)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -126,9 +126,9 @@ class Guest:
             *("console=ttyS0", "root=/dev/vda", "rw", "panic=-1", "net.ifnames=0"),
             *("mitigations=off", "audit=0", "systemd.show_status=0", f"modprobe.blacklist={_NO_USE}"),
             "nvme_core.multipath=N",  # multipath disks have no scheduler and refuse io.cost
-            "systemd.service_watchdogs=no",  # a guest that waits for a CPU feeds none in time
-            "no_timer_check",  # nor does its timer tick in time, and the kernel would panic
-            "tsc=nowatchdog",  # nor compares it clocks in time; those beside the TSC are slow to read
+            "systemd.service_watchdogs=no",  # without a CPU, services miss their watchdog deadlines
+            "no_timer_check",  # timer interrupts may be late, and the kernel would panic
+            "tsc=nowatchdog",  # the watchdog would reject the TSC as late; other clocks are slow to read
             "init_on_alloc=0",  # zeroing each page twice is slow under emulation
             *self._boot_options,
         ]
@@ -137,7 +137,7 @@ class Guest:
             *self._parts.firmware(),
             *("-nodefaults", "-display", "none", "-accel", "tcg,thread=multi", "-cpu", "Nehalem"),
             *("-m", _MEMORY, "-smp", "1"),
-            # For disks over vhost-user, whose servers share it.
+            # For vhost-user disks, whose servers share the memory.
             *(
                 "-object",
                 f"memory-backend-memfd,id=ram,share=on,size={_MEMORY}",
@@ -162,7 +162,7 @@ class Guest:
         ]
 
     def _wait_for_ssh(self, deadline: float, other_than_boot: str = "") -> None:
-        """Until sshd answers, in another boot than the one given."""
+        """Wait until sshd answers, in another boot than the given one."""
         assert self._process is not None
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
@@ -177,7 +177,7 @@ class Guest:
         raise GuestError(f"the guest does not answer, see {self.logs}{self._last_words()}")
 
     def _console(self) -> str:
-        """What was said there since QEMU started."""
+        """Console output since QEMU started."""
         logs = sorted(self.logs.glob("serial-*.log"))
         return logs[-1].read_text(errors="replace") if logs else ""
 
@@ -188,7 +188,7 @@ class Guest:
         settings = {
             "BatchMode": "yes",
             "ConnectTimeout": f"{_HANDSHAKE_S:.0f}",
-            "ControlMaster": "auto",  # a handshake takes a second in there
+            "ControlMaster": "auto",  # a handshake takes a second under emulation
             "ControlPath": str(self._folder / "ssh"),
             "ControlPersist": "yes",
             "IdentitiesOnly": "yes",
@@ -200,11 +200,11 @@ class Guest:
         return ["-F", "/dev/null", *(f"-o{name}={value}" for name, value in settings.items())]
 
     def ssh_command(self) -> list[str]:
-        """A command line that opens a shell in the guest, or runs what is added to it."""
+        """A command line that opens a shell in the guest, or runs the words that are appended."""
         return ["ssh", *self._options(), "-p", str(self._port), "root@127.0.0.1"]
 
     def _ssh(self, command: str, stdin: str, timeout_s: float) -> Result:
-        # Into files: the connection that stays keeps the descriptors it began with; a pipe would not end.
+        # Output goes to files: the persistent connection keeps its descriptors, so a pipe would not end.
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             done = subprocess.run(
                 [*self.ssh_command(), "--", command],
@@ -222,9 +222,9 @@ class Guest:
     def run(
         self, command: str, *, timeout_s: float = _COMMAND_S, check: bool = True, stdin: str = ""
     ) -> Result:
-        """Run a shell command as root. With `check`, a code other than 0 fails the test and shows it all.
+        """Run a shell command as root. With `check`, a code other than 0 fails the test and shows its output.
 
-        A command that runs out of time fails the test too; in the guest it may continue.
+        A timeout also fails the test; the command may continue in the guest.
         """
         try:
             result = self._ssh(command, stdin, max(timeout_s, _COMMAND_S))
@@ -244,11 +244,11 @@ class Guest:
             raise CommandError(f"cannot copy {path} to {target}: {done.stderr}")
 
     def boot_id(self) -> str:
-        """Changes with every boot."""
+        """The boot ID, which changes with every boot."""
         return self.run("cat /proc/sys/kernel/random/boot_id").stdout.strip()
 
     def reset(self) -> None:
-        """Press the reset button, and wait until the guest has booted from the same disks."""
+        """Press the reset button, and wait until the guest has booted again from the same disks."""
         before = self.boot_id()
         qmp(self._qmp, "system_reset")
         self._forget_connection()
@@ -263,7 +263,7 @@ class Guest:
         )
 
     def plug_vhost_user(self, name: str, socket_path: Path, *, queues: int) -> None:
-        """Add a disk whose server shares the guest's memory; QEMU reconnects to it."""
+        """Attach a disk whose server shares the guest's memory; QEMU reconnects to the server."""
         where = {"type": "unix", "data": {"path": str(socket_path)}}
         backend = {"type": "socket", "data": {"addr": where, "server": False, "reconnect-ms": 200}}
         qmp(self._qmp, "chardev-add", id=f"{name}-server", backend=backend)
@@ -271,7 +271,7 @@ class Guest:
         qmp(self._qmp, "device_add", **options, **{"num-queues": queues})
 
     def plug_nbd(self, name: str, socket_path: Path, export: str) -> None:
-        """Add a disk that QEMU has over NBD, and reconnects to; `name` is its serial number."""
+        """Attach a disk over NBD, to which QEMU reconnects; `name` is its serial number."""
         where = {"type": "unix", "path": str(socket_path)}
         node = {"driver": "nbd", "node-name": f"{name}-node", "server": where, "export": export}
         qmp(self._qmp, "blockdev-add", **node, **{"reconnect-delay": 3600})
@@ -279,27 +279,27 @@ class Guest:
         qmp(self._qmp, "device_add", **options)
 
     def plug_image(self, name: str, image: Path) -> None:
-        """Add a disk that can only be read; `name` is its serial number."""
+        """Attach a read-only disk; `name` is its serial number."""
         node = {"driver": "file", "node-name": f"{name}-node", "filename": str(image), "read-only": True}
         qmp(self._qmp, "blockdev-add", **node)
         options = {"driver": "virtio-blk-pci", "id": name, "drive": f"{name}-node", "serial": name}
         qmp(self._qmp, "device_add", **options)
 
     def unplug_vhost_user(self, name: str) -> None:
-        """Remove it. Raises QmpError where the guest does not release it."""
+        """Detach the disk. Raises QmpError if the guest does not release it."""
         self._unplug(name, "chardev-remove", id=f"{name}-server")
 
     def unplug_image(self, name: str) -> None:
-        """Remove it. Raises QmpError where the guest does not release it."""
+        """Detach the disk. Raises QmpError if the guest does not release it."""
         self._unplug(name, "blockdev-del", **{"node-name": f"{name}-node"})
 
     def _unplug(self, name: str, remove: str, **backend: str) -> None:
-        """Have the guest release a disk; `remove` is QEMU's command for what is behind it."""
+        """Request the guest to release a disk; `remove` is QEMU's command that removes its backend."""
         qmp(self._qmp, "device_del", id=name)
         deadline = time.monotonic() + _COMMAND_S
         while True:
             try:
-                # Refused while the disk has it.
+                # QEMU refuses this while the disk uses the backend.
                 qmp(self._qmp, remove, **backend)
             except QmpError:
                 if time.monotonic() > deadline:
@@ -309,17 +309,17 @@ class Guest:
                 return
 
     def collect(self) -> None:
-        """The journal and what the kernel said, into `logs`; as far as the guest still answers."""
+        """Copy the journal and the kernel log into `logs`, as far as the guest still answers."""
         for name, command in (("journal", "journalctl --no-pager -o short"), ("dmesg", "dmesg")):
             with suppress(CommandError):
                 (self.logs / f"{name}.log").write_text(self.run(command).stdout)
 
     def runs(self) -> bool:
-        """Whether QEMU is there."""
+        """Whether QEMU runs."""
         return self._process is not None and self._process.poll() is None
 
     def disk(self, serial: str) -> str:
-        """The name of a drive's first block device now: another boot may name it otherwise."""
+        """Current name of a drive's first block device: it may differ after a reboot."""
         named = self.run(
             f"lsblk -dno NAME,SERIAL | sort | awk '$2 == \"{serial}\" {{print $1}}'"
         ).stdout.split()
@@ -327,7 +327,7 @@ class Guest:
         return named[0]
 
     def controller(self, serial: str) -> str:
-        """The name of an NVMe drive now, such as `nvme0`."""
+        """Current name of an NVMe drive, such as `nvme0`."""
         return self.run(f"basename $(dirname $(grep -lw {serial} /sys/class/nvme/*/serial))").stdout.strip()
 
     def number(self, name: str) -> str:
@@ -335,18 +335,18 @@ class Guest:
         return self.run(f"cat /sys/block/{name}/dev").stdout.strip()
 
     def kill(self) -> None:
-        """SIGKILL to QEMU; nothing in the guest gets to know."""
+        """Send SIGKILL to QEMU, without notice to the guest."""
         self._forget_connection()
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def close(self) -> None:
-        """Collect the logs, end QEMU, remove the disks."""
+        """Collect the logs, stop QEMU, remove the disk images."""
         try:
             if self.runs():
                 self.collect()
-                with suppress(QmpError):  # then it is killed
+                with suppress(QmpError):  # QEMU is killed below
                     qmp(self._qmp, "quit")
             self.kill()
         finally:

@@ -1,6 +1,6 @@
-"""VMs inside of the guest: libvirt runs them, QEMU emulates them once more, they only write to their disk.
+"""VMs inside the guest: run by libvirt, emulated by QEMU a second time, they only write to their disk.
 
-Linux would take minutes to boot there; `bare_writer` (tests/real/bare_guest.py) needs no operating system.
+Linux would take minutes to boot; `bare_writer` (tests/real/bare_guest.py) needs no operating system.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from .vm_scopes import until
 
 _FOLDER = "/var/lib/bare-writer"
 _START_S = 900.0
-"""For a VM to start, which takes 10 to 30 s to start: QEMU is emulated."""
+"""Timeout for the start of a VM, which takes 10 to 30 s: QEMU itself is emulated."""
 
 
 class NestedVms:
-    """What libvirt of the guest runs."""
+    """VMs of the libvirt in the guest."""
 
     def __init__(self, guest: Guest, folder: Path) -> None:
-        """`folder` is the test's own, here."""
+        """`folder` is a temporary folder on this machine."""
         self._guest = guest
         self._folder = folder
         guest.run(f"mkdir -p {_FOLDER}")
         guest.put(compile_writer(folder), f"{_FOLDER}/")
 
     def define(self, name: str, block: str | None = None) -> None:
-        """A VM that does not run yet, with a block device of the guest as its `vda`."""
+        """Define a VM, without starting it, with a block device of the guest as its `vda`."""
         disk = "" if block is None else _disk(block)
         xml = domain_xml(name, f"{_FOLDER}/bare_writer", f"{_FOLDER}/{name}.log", disk)
         self._guest.run(f"cat >{_FOLDER}/{name}.xml && virsh define {_FOLDER}/{name}.xml", stdin=xml)
 
     def start(self, name: str) -> None:
-        """Returns once it runs; `says` tells when it writes."""
+        """Start the VM and return when it runs; `says` waits until it writes."""
         self._guest.run(f"virsh start {name}", timeout_s=_START_S)
 
     def destroy(self, name: str) -> None:
-        """As if its power went."""
+        """Simulate a power failure of the VM."""
         self._guest.run(f"virsh destroy {name}", timeout_s=_START_S)
 
     def says(self, name: str, text: str, timeout_s: float = 600.0) -> None:
@@ -52,7 +52,7 @@ class NestedVms:
         return found.strip().removeprefix("/sys/fs/cgroup")
 
     def disks(self, name: str, *, definition: bool = False) -> dict[str, str]:
-        """Sources by target, as it runs or as it is defined."""
+        """Sources by target, of the running VM or of its definition."""
         option = " --inactive" if definition else ""
         lines = self._guest.run(f"virsh domblklist {name}{option}").stdout.splitlines()[2:]
         return {line.split()[0]: line.split()[1] for line in lines if line.strip()}

@@ -11,14 +11,14 @@ from serving import Server
 from .machine import Guest
 
 _HOST = "10.0.2.2"
-"""This machine, as QEMU's user network has it."""
+"""Address of this machine in QEMU's user network."""
 
 
 @contextmanager
 def connected_to(guest: Guest, server: Server, *options: str) -> Iterator[str]:
     """The guest's name of the drive, such as `nvme3`; `options` are those of `nvme connect`."""
-    # Else a thread of the kernel, at the highest priority, waits in a loop for a lock that a program which
-    # sends by itself holds: with one CPU, writes that take some milliseconds stop the guest (Linux 6.12).
+    # By default a kernel thread of the highest priority busy-waits for a lock held by a program that sends
+    # itself: with one CPU, writes that take some milliseconds stop the guest (Linux 6.12).
     guest.run("modprobe nvme-tcp wq_unbound=Y")
     (_, port), nqn = server.nvme_tcp()
     found = json.loads(guest.run(f"nvme discover -t tcp -a {_HOST} -s {port} -o json").stdout)

@@ -1,4 +1,4 @@
-"""QEMU's control socket: one command, one answer."""
+"""QEMU's control socket (QMP): one command, one reply."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _ANSWER_S = 20.0
 
 
 class QmpError(Exception):
-    """QEMU did not do it, and why."""
+    """QEMU did not run a command; the message is the reason."""
 
 
 def qmp(path: Path, command: str, **arguments: Any) -> Any:
-    """Have QEMU do something; returns what it answers. Raises QmpError, also when QEMU is gone."""
+    """Run a QMP command and return its reply. Raises QmpError, also if QEMU has stopped."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_ANSWER_S)
@@ -37,5 +37,5 @@ def _ask(stream: Any, command: str, arguments: dict[str, Any]) -> Any:
             return answer["return"]
         if "error" in answer:
             raise QmpError(f"{command}: {answer['error'].get('desc')}")
-        # else an event
+        # otherwise an event
     raise QmpError(f"{command}: QEMU ended before it answered")

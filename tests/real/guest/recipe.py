@@ -1,4 +1,4 @@
-"""What the guest consists of, and the key that changes when any of it does."""
+"""The contents of the guest, and a key that changes with them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUITE = "trixie"
 """Debian 13: QEMU 10 (older ones hang with this kernel under emulation), Linux 6.12, nvme-cli 2.13."""
 
 _FORMAT = 1
-"""Raised when `build.py` makes something else of the same packages."""
+"""Increment if `build.py` makes something else from the same packages."""
 
 _BOOTS = (
     "busybox-static",
@@ -51,17 +51,17 @@ _TESTED_WITH = (
 
 
 def packages(tree: Path = TREE) -> list[str]:
-    """Debian packages in the guest, sorted: our own list, and what ours depends on."""
+    """Debian packages in the guest, sorted: our own list, and the dependencies of our package."""
     return sorted(
         {*_BOOTS, *_BUILDS_AND_RUNS_ITSELF, *_TESTED_WITH, *package_depends(tree / "debian/control")}
     )
 
 
 def package_depends(control: Path) -> list[str]:
-    """What the binary packages in a `debian/control` depend on, by name; the first of alternatives.
+    """Names of the dependencies of the binary packages in a `debian/control`; of alternatives the first.
 
-    A file that is not there depends on nothing. Substitutions (`${misc:Depends}`) are left out: what they
-    stand for is known when the package is built, and is libc and Python, which are there.
+    A missing file has no dependencies. Substitutions (`${misc:Depends}`) are left out: they are known only
+    when the package is built, and stand for libc and Python, which are installed.
     """
     if not control.exists():
         return []
@@ -79,6 +79,6 @@ def package_depends(control: Path) -> list[str]:
 
 
 def key(tree: Path = TREE) -> str:
-    """The same as long as the guest would come out the same, but for newer versions of packages."""
+    """Unchanged as long as the guest would be the same, except for newer versions of packages."""
     parts = [str(_FORMAT), SUITE, *packages(tree), CUSTOMIZE.read_text(), INIT.read_text()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Latencies of cgroups v2 on an NVMe drive, by a distribution's kernel and in the sandbox of the unit."""
+"""Latencies of cgroups v2 on an NVMe drive, with a distribution's kernel and in the sandbox of the unit."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ while latencies.running:
 
 @pytest.fixture(scope="module")
 def guest(installed: Guest) -> Iterator[Guest]:
-    """With the package, bpftrace, and our unit with `_MEASURE` in the place of the daemon."""
+    """A guest with the package, bpftrace, and our unit with `_MEASURE` in place of the daemon."""
     if not (newer_bpftrace.FOLDER / "bin").exists():
         pytest.skip("build/bpftrace is not there (scripts/setup.sh --real)")
     unit = (TREE / "systemd" / "slo-ctld.service").read_text()
@@ -77,7 +77,7 @@ def guest(installed: Guest) -> Iterator[Guest]:
 
 
 def _bpftrace_image(folder: Path) -> Path:
-    """210 MB, which an emulated CPU takes long to decrypt, to unpack and to write."""
+    """An image of 210 MB: copying and unpacking a package takes an emulated CPU too long."""
     archive, image = folder / "bpftrace.tar", folder / "bpftrace.img"
     files, top = newer_bpftrace.files(), newer_bpftrace.FOLDER
     folders = {each for path in files for each in path.parents if top in each.parents}
@@ -89,7 +89,7 @@ def _bpftrace_image(folder: Path) -> Path:
 
 
 def begin(guest: Guest) -> str:
-    """Start measuring; why that is not possible."""
+    """Start measuring; returns the reason if that is not possible."""
     guest.run(
         "systemctl daemon-reload && systemctl stop measure && rm -rf /run/slo-ctl && mkdir /run/slo-ctl"
         " && systemctl start measure"
@@ -135,7 +135,7 @@ def test_unit_allows_tracing_with_the_drop_in_only(guest: Guest) -> None:
             if name != "writeback"
         )
 
-    # An emulated CPU beside busy ones takes long to read the maps.
+    # An emulated CPU that other processes use takes long to read the maps.
     found = first_that(is_complete, counted, looks=40, pause_s=3.0)
     assert {str(cgroup) for cgroup, *_ in found} >= results.keys(), guest.run("journalctl -u measure").stdout
     by_job = {
@@ -148,7 +148,7 @@ def test_unit_allows_tracing_with_the_drop_in_only(guest: Guest) -> None:
         "writeback": "write",
         "ram": "read",
     }
-    # Nobody else writes: pages are charged to who dirtied them, not to the flusher.
+    # No other process writes: pages are charged to the cgroup that dirtied them, not to the flusher.
     assert {str(cgroup) for cgroup, _, kind, *_ in found if kind == "write"} <= results.keys()
     for name in ("uring", "ram"):
         _, total, p99_s, of_fio = by_job[name]

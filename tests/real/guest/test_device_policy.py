@@ -1,4 +1,4 @@
-"""io.cost and schedulers of a real NVMe disk: set, read back from cgroup v2's root, undone."""
+"""io.cost and I/O schedulers of a real NVMe disk: set, verified in the root of cgroup v2, undone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ store_profile(places(pathlib.Path("/root/slo")), DeviceNumber(int(major), int(mi
 
 @pytest.fixture(scope="module")
 def guest(installed: Guest) -> Iterator[Guest]:
-    """With the package, and no libvirt to be asked."""
+    """A guest with the package and without libvirt."""
     start_commands(installed)
     installed.put(TREE / "tests/real/stored_profile.py")
     installed.run("cat >/root/store.py", stdin=_STORE)
@@ -43,7 +43,7 @@ def policy(guest: Guest, *words: str) -> dict[str, Any]:
 
 
 def cost(guest: Guest, what: str, number: str) -> set[str]:
-    """What the kernel says of a device."""
+    """The kernel's io.cost settings of a device."""
     lines = guest.run(f"cat {_COST}.{what}").stdout.splitlines()
     return next((set(line.split()[1:]) for line in lines if line.split()[0] == number), set())
 
@@ -60,7 +60,7 @@ def test_io_cost_of_a_profile_is_set_and_restored(guest: Guest) -> None:
     assert {each["state"] for each in outcomes} <= {"applied", "unchanged"}, outcomes
     assert set(choice["iocost_model"].split()[1:]) <= cost(guest, "model", number)
     assert {"enable=1", "ctrl=user", "rpct=99.00", "rlat=5000"} <= cost(guest, "qos", number)
-    # The same again changes nothing.
+    # Repeating it changes nothing.
     again = policy(guest, name, "--weights", "--p99", "5ms", "--apply")["outcomes"]
     assert {each["state"] for each in again} == {"unchanged"}
 

@@ -1,6 +1,6 @@
-"""A drive that has OPS for each namespace, one for each of three VMs: weights, and OPS that moves.
+"""A drive with OPS per namespace, one namespace for each of three VMs: weights, and moves of OPS.
 
-The emulated SSD over NVMe/TCP is the drive, the guest's kernel its host, the installed package the rest.
+The drive is the emulated SSD over NVMe/TCP, the host is the guest with the installed package.
 
     .venv/bin/python -m pytest -s tests/real/guest/test_drive_ops.py
 
@@ -31,19 +31,19 @@ GUEST = POOL
 _SCOPES = (VmScope("db", 1), VmScope("web", 2), VmScope("mail", 3))
 _WEIGHTS = {"db": 1, "web": 3, "mail": 6}
 _BLOCKS = (4 << 20) // 512
-"""Of each namespace."""
-# Slow enough for an emulated CPU, and so small that its GC begins within a minute. Of small blocks it has to
-# collect many, so that u is soon known.
+"""Size of each namespace."""
+# Slow enough for an emulated CPU, and so small that its GC begins within a minute. With small blocks it
+# collects many of them, so that u is known early.
 _DRIVE = "name=d,size=13MiB,op=60%,dies=1,block=128KiB,program_us=7000,unallocated=12MiB"
 _BLOCK_PAGES = 32
 _STEP_IOPS = 10.0
-"""In which the guest's kernel grants limits: the next one may be in force for a part of the time."""
+"""Granularity of limits in the guest's kernel: the next limit may be in force for a part of the time."""
 _WITHIN = 0.1
 _SECONDS = 15.0
 _COMMAND_S = 300.0
 _IN_FORCE_S = 900.0
-# A second of an emulated guest is no time to see what a limit does. The window is all of the test, so that
-# what it shows can be compared with the server's counters exactly.
+# Epochs are longer than a second, so that the effect of a limit shows in an emulated guest. The window is the
+# whole test, so that status and the server's counters can be compared exactly.
 _CONFIGURATION = "\n".join(
     (
         '[daemon]\nepoch = "4s"\nwindow = "1h"\npolicy = "min_waf"\n[libvirt]\nuri = "none"',
@@ -61,10 +61,10 @@ class Drive:
     name: str
     """Such as `nvme3`."""
     nsids: dict[str, int]
-    """By VM."""
+    """Block devices by VM."""
 
     def spaces(self) -> dict[str, dict[str, Any]]:
-        """What the server has of each VM's namespace."""
+        """The server's statistics of each VM's namespace."""
         with self.server.control() as control:
             found = {each["nsid"]: each for each in control.statistics()["namespaces"]}
         return {vm: found[nsid] for vm, nsid in self.nsids.items()}
@@ -73,7 +73,7 @@ class Drive:
         return {vm: each["space"]["ops_blocks"] for vm, each in self.spaces().items()}
 
     def block(self, vm: str) -> str:
-        """The VM's block device now."""
+        """Current block device of the VM."""
         files = f"/sys/block/{self.name}n*/nsid"
         found = self.guest.run(f"basename $(dirname $(grep -lx {self.nsids[vm]} {files}))")
         return f"/dev/{found.stdout.strip()}"
@@ -90,7 +90,7 @@ class Drive:
 def drive(installed: Guest) -> Iterator[Drive]:
     """A drive with a namespace for each of three VMs."""
     start_commands(installed)
-    root = Path(tempfile.mkdtemp(prefix="slo-"))  # sockets have short names
+    root = Path(tempfile.mkdtemp(prefix="slo-"))  # socket names are limited in length
     make_device(root, _DRIVE, "name=other")
     options = ("--latency", "real", "--nvme-tcp", "127.0.0.1:0", "--nvme-allow", "namespaces,ops")
     with served(root, "d", *options) as server, connected_to(installed, server) as name:
@@ -115,7 +115,7 @@ def test_shares_waf_and_ops_of_three_vms_on_one_drive(drive: Drive) -> None:
     guest = drive.guest
     shown = guest.run(f"{SLO_CTL} device show /dev/{drive.name}", timeout_s=_COMMAND_S).stdout
     assert "isolated OPS by namespaces with OPS of their own" in shown
-    # GC has something to do only on a drive that is full.
+    # Only on a full drive GC has work to do.
     blocks = {vm: drive.block(vm) for vm in _WEIGHTS}
     fill = " & ".join(f"dd if=/dev/urandom of={block} bs=256k oflag=direct" for block in blocks.values())
     guest.run(f"{fill} & wait", timeout_s=_COMMAND_S)
@@ -123,7 +123,7 @@ def test_shares_waf_and_ops_of_three_vms_on_one_drive(drive: Drive) -> None:
         start(guest, scope, f"--filename={blocks[scope.vm]}", "--rw=randwrite", "--bs=4k", "--iodepth=8")
     for scope in _SCOPES:
         until(guest, f"grep -q 'wios=[1-9][0-9]' '{scope.folder}/io.stat'", _COMMAND_S, show="nvme list")
-    # The daemon looks first while nothing is written.
+    # The daemon's first observation is made while there are no writes.
     freeze(guest, _SCOPES, frozen=True)
     guest.run("cat >/etc/slo-ctl/conf.d/guest.toml", stdin=_CONFIGURATION.replace("{drive}", drive.name))
     guest.run("systemctl start slo-ctld", timeout_s=_IN_FORCE_S)
@@ -134,7 +134,7 @@ def test_shares_waf_and_ops_of_three_vms_on_one_drive(drive: Drive) -> None:
     iops = first_that(_as_weights, lambda: _measured(guest), looks=30)
     assert _as_weights(iops), guest.run(_SHOW, check=False).stdout
 
-    # OPS moves once GC has collected 20 blocks of each VM, so that u is known.
+    # OPS moves after GC has collected 20 blocks of each VM, so that u is known.
     moved = first_that(lambda found: found != split, drive.ops_blocks, looks=150, pause_s=2.0)
     assert moved != split, guest.run(_SHOW, check=False).stdout
     freeze(guest, _SCOPES, frozen=True)
@@ -144,11 +144,11 @@ def test_shares_waf_and_ops_of_three_vms_on_one_drive(drive: Drive) -> None:
         report(f"{vm}: OPS {split[vm]} -> {row['ops_blocks']} blocks, u {row['u']:.3f}, WAF {row['waf']:.3f}")
     assert _agrees(rows, before, now), guest.run(_SHOW, check=False).stdout
 
-    # It is restored while the clients write: blocks are free when GC has emptied them.
+    # It is restored while the clients write: GC has to empty the blocks first.
     freeze(guest, _SCOPES, frozen=False)
     guest.run("systemctl stop slo-ctld", timeout_s=_COMMAND_S)
     assert drive.limits() == ""
-    # The drive goes on moving what is still occupied.
+    # The drive goes on moving blocks that are still occupied.
     restored = first_that(lambda found: found == split, drive.ops_blocks, looks=60, pause_s=2.0)
     assert restored == split, guest.run(_SHOW, check=False).stdout
 
@@ -160,7 +160,7 @@ def _measured(guest: Guest) -> dict[str, float]:
 
 
 def _as_weights(iops: dict[str, float]) -> bool:
-    """As exact as limits in steps can be, in windows of a guest whose clock may lag."""
+    """The tolerance allows for steps of limits, and for a guest whose clock may lag."""
     total, weights = sum(iops.values()), sum(_WEIGHTS.values())
     dues = {vm: total * weight / weights for vm, weight in _WEIGHTS.items()}
     return iops == {vm: pytest.approx(due, abs=_STEP_IOPS + _WITHIN * due) for vm, due in dues.items()}
@@ -171,7 +171,7 @@ def _ops_of(rows: dict[str, dict[str, Any]]) -> dict[str, int | None]:
 
 
 def _agrees(rows: dict[str, Any], before: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether the status has what the server counted since the daemon looked first."""
+    """Whether the status shows what the server counted since the daemon's first observation."""
     return {vm: (row["ops_blocks"], row["u"], row["waf"]) for vm, row in rows.items()} == {
         vm: _counted(before[vm]["flash"], now[vm]) for vm in _WEIGHTS
     }

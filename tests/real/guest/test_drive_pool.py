@@ -1,4 +1,4 @@
-"""Weights and a minimum between VMs that each have a namespace of one drive; by the installed package.
+"""Weights and a minimum between VMs that each have a namespace of one drive; with the installed package.
 
     .venv/bin/python -m pytest -s tests/real/guest/test_drive_pool.py
 
@@ -23,19 +23,19 @@ from .vm_scopes import VmScope, first_that, freeze, rates, start, stop, until
 GUEST = POOL
 _DB, _WEB, _MAIL = _SCOPES = (VmScope("db", 1), VmScope("web", 2), VmScope("mail", 3))
 _NSIDS = {"db": 1, "web": 2, "mail": 5}
-"""The last one is attached later. Its block device does not have the number of its NSID."""
+"""The last one is attached later. The number of its block device differs from its NSID."""
 _WEIGHTS = {"db": 1, "web": 3}
 _MINIMUM = 135
-"""Of `mail`, whose weight alone would give it 60."""
+"""The minimum of `mail`, whose weight alone would give it 60."""
 _WITHIN = 0.15
 _KEPT = 0.97
 _SECONDS = 12.0
 _LOOKS = 8
-"""A guest that waited for a CPU of this machine for seconds shows it in one look, not in all."""
+"""If the guest waits for a CPU of this machine for seconds, that disturbs one observation, not all."""
 _STEADY_S, _SETTLE_S = 7.0, 20.0
-"""Limits that two epochs have not changed are settled; some go on changing a little."""
+"""Limits are settled if two epochs have not changed them; some continue to change a little."""
 _IN_FORCE_S = 900.0
-# A second of an emulated guest is no time to see what a limit does: epochs are longer.
+# Epochs are longer than a second, so that the effect of a limit shows in an emulated guest.
 _CONFIGURATION = "\n".join(
     (
         '[daemon]\nepoch = "3s"\n[libvirt]\nuri = "none"',
@@ -49,7 +49,7 @@ _SHOW = "slo-ctl status; journalctl -u slo-ctld --no-pager -n 30"
 
 @pytest.fixture(scope="module")
 def guest(installed: Guest) -> Iterator[Guest]:
-    """`db` and `web` read as much as they can, each from its own namespace."""
+    """`db` and `web` read as fast as they can, each from its own namespace."""
     start_commands(installed)
     for each in (_DB, _WEB):
         read_in(installed, each)
@@ -103,7 +103,7 @@ def status(guest: Guest) -> dict[str, dict[str, Any]]:
 def status_that(
     guest: Guest, holds: Callable[[dict[str, dict[str, Any]]], bool]
 ) -> dict[str, dict[str, Any]]:
-    """The first status of which `holds`."""
+    """The first status for which `holds` is true."""
     rows = first_that(holds, lambda: status(guest), looks=30, pause_s=2.0)
     sys.stdout.write("".join(f"{vm}: {row['verdict']}: {row['reason']}\n" for vm, row in rows.items()))
     assert holds(rows)
@@ -135,7 +135,7 @@ def test_weights_are_enforced_between_namespaces_of_a_drive(guest: Guest) -> Non
 
 
 def _equal_rates(iops: dict[str, float]) -> bool:
-    """As QEMU serves namespaces: none is throttled."""
+    """QEMU serves namespaces equally: no VM is throttled."""
     return ratio(iops) == pytest.approx(1.0, rel=_WITHIN)
 
 
@@ -146,7 +146,7 @@ def _reports_shares(rows: dict[str, dict[str, Any]]) -> bool:
 
 
 def _as_weights(iops: dict[str, float]) -> bool:
-    """Nobody is held below its due, and the drive is not left idle."""
+    """No VM is below its share, and the drive is not idle."""
     if sum(iops.values()) < 0.85 * POOL_IOPS:
         return False
     found = {vm: iops[vm] / sum(iops.values()) for vm in _WEIGHTS}

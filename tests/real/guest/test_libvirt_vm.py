@@ -21,7 +21,7 @@ _MAXIMUM_IOPS = 50
 _WINDOW_S = 6
 _IN_FORCE_S = 900.0
 _NEIGHBOUR = VmScope("neighbour", 9)
-"""A weight says something beside another one only: a VM alone keeps the kernel's default."""
+"""A weight has an effect only beside another one: a single VM keeps the kernel's default."""
 _CONFIGURATION = f"""
 [[device]]
 name = "fast"
@@ -41,26 +41,26 @@ class Host:
     guest: Guest
     vms: NestedVms
     disk: str
-    """The drive of the VM, as the guest names it."""
+    """The VM's drive in the guest."""
 
     @property
     def scheduler(self) -> str:
         return f"/sys/block/{self.disk}/queue/scheduler"
 
     def tune(self) -> dict[str, str]:
-        """Limits of the disk, as libvirt has them."""
+        """Limits of the disk from libvirt."""
         return _pairs(self.guest.run("virsh blkdeviotune web vda").stdout)
 
     def weight(self) -> str:
         return _pairs(self.guest.run("virsh blkiotune web").stdout)["weight"]
 
     def bfq_weight(self) -> str:
-        """As the kernel has it for the VM's scope; the file says `default 100` or `100`."""
+        """The kernel's weight of the VM's scope; the file contains `default 100` or `100`."""
         file = f"/sys/fs/cgroup{self.vms.scope('web')}/io.bfq.weight"
         return self.guest.run(f"cat '{file}'").stdout.split()[-1]
 
     def delivered_iops(self) -> dict[str, float]:
-        """Writes a second over some seconds: as libvirt counts them, and as the kernel does in the scope."""
+        """Writes per second over some seconds: by libvirt's counters, and by the kernel's for the scope."""
         group = f"/sys/fs/cgroup{self.vms.scope('web')}"
         look = (
             "cut -d' ' -f1 /proc/uptime; virsh domblkstat web vda | awk '/wr_req/ {print $3}';"
@@ -80,7 +80,7 @@ class Host:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """From virsh's `name : value`."""
+    """Parse virsh's `name : value` lines."""
     return {
         name.strip(): value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())
     }
@@ -118,7 +118,7 @@ def _does_more(iops: dict[str, float]) -> bool:
 
 
 def test_maximum_and_weight_are_set_through_libvirt_and_kept(host: Host) -> None:
-    assert _does_more(first_that(_does_more, host.delivered_iops))  # else a maximum would show nothing
+    assert _does_more(first_that(_does_more, host.delivered_iops))  # otherwise a maximum would have no effect
     assert (host.tune()["total_iops_sec"], host.weight(), host.bfq_weight()) == ("0", "100", "100")
 
     few = (f"--filename=/dev/{host.disk}", "--rw=randwrite", "--bs=4k", "--rate_iops=20")
@@ -134,7 +134,7 @@ def test_maximum_and_weight_are_set_through_libvirt_and_kept(host: Host) -> None
 
     kept = dict.fromkeys(("libvirt", "io.stat"), pytest.approx(_MAXIMUM_IOPS, rel=0.1))
     assert first_that(lambda iops: iops == kept, host.delivered_iops) == kept
-    # Its window at first has seconds from before the maximum, or some in which the guest waited for a CPU.
+    # At first its window includes seconds before the maximum, or seconds in which the guest waited for a CPU.
     limited_iops = pytest.approx(_MAXIMUM_IOPS, rel=0.15)
     row = first_that(
         lambda row: row["iops"] == limited_iops and row["verdict"] == "capped",

@@ -1,4 +1,4 @@
-"""NVMe drives of a real kernel, read by a real nvme-cli: what they offer, and their WAF by real writes."""
+"""NVMe drives of a real kernel, read by a real nvme-cli: their features, and their WAF from real writes."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_fdp_statistics_give_a_waf_of_real_writes(guest: Guest) -> None:
     waf = last["waf"]
     assert waf["source"] == "FDP statistics"
     assert waf["host_bytes"] == _WRITTEN_MIB << 20
-    # QEMU makes the counter up: it adds what is left of a reclaim unit when that is changed.
+    # QEMU makes up this counter: it adds the rest of a reclaim unit when the handle changes to a new one.
     assert 1.0 <= waf["waf"] <= 2.0
     assert waf["emulated"]
 

@@ -1,4 +1,4 @@
-"""Commands of nvme-cli that a host's administrator types, answered by the emulated SSD over NVMe/TCP."""
+"""nvme-cli commands for administrators, answered by the emulated SSD over NVMe/TCP."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ REFUSED = [(command, status) for status, lines in NOT_THERE.items() for command 
 
 @pytest.fixture(scope="module")
 def replies(connected: Connected) -> dict[str, tuple[int, str]]:
-    """Exit status and output of each command, typed one after the other in one shell."""
+    """Exit status and output of each command; all run sequentially in one shell."""
     commands = [*ANSWERED, *(command for command, _ in REFUSED)]
     typed = "\n".join(
         f"echo {_BEGIN}; timeout 30 nvme {command} </dev/null 2>&1; echo {_END} $?" for command in commands
@@ -142,7 +142,7 @@ def replies(connected: Connected) -> dict[str, tuple[int, str]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def connection_is_kept(connected: Connected) -> Iterator[None]:
-    """None of the commands ends the kernel's connection."""
+    """No command ends the kernel's connection."""
     yield
     kept(connected.guest, connected.controller)
 

@@ -37,7 +37,7 @@ class Connected:
 
 
 def disks_by_nsid(guest: Guest, controller: str, count: int) -> list[str]:
-    """Block devices in the order of their NSIDs, which the kernel finds in any order."""
+    """Block devices in the order of their NSIDs; the kernel finds them in any order."""
     listed = f"grep -H . /sys/class/nvme/{controller}/{controller}n*/nsid"
     wait_in(guest, f"[ $({listed} | wc -l) = {count} ]")
     found = [line.rsplit("/nsid:", 1) for line in guest.run(listed).stdout.split()]
@@ -46,7 +46,7 @@ def disks_by_nsid(guest: Guest, controller: str, count: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def connected(booted: Guest) -> Iterator[Connected]:
-    # Sockets have short names.
+    # Socket names are limited in length.
     root = Path(tempfile.mkdtemp(prefix="slo-"))
     spec = "name=d,size=320MiB,op=20%,dies=2,unallocated=64MiB"
     make_device(root, spec, "name=a,size=192MiB", "name=b,size=32MiB")
@@ -54,7 +54,7 @@ def connected(booted: Guest) -> Iterator[Connected]:
     since_s = float(booted.run("cut -d ' ' -f 1 /proc/uptime").stdout)
     with (
         served(root, "d", *options) as server,
-        # Digests as well: what the kernel sums up has to be what we do.
+        # With digests as well: those of the kernel and of the server must agree.
         connected_to(booted, server, "--hdr-digest", "--data-digest") as controller,
     ):
         first, second = disks_by_nsid(booted, controller, 2)
@@ -124,7 +124,7 @@ def test_kernel_sees_a_new_size_and_survives_a_server_restart(connected: Connect
     grown = f"[ $(blockdev --getsize64 {disk}) = {36 << 20} ]"
     wait_in(connected.guest, grown)
     connected.guest.run(f"echo before | dd of={disk} bs=512 conv=sync,fsync status=none")
-    # The server is started again at once, with the same socket; the kernel tries again after ten seconds.
+    # The server restarts at once with the same socket; the kernel reconnects after ten seconds.
     os.kill(connected.server.pid(), signal.SIGKILL)
     found = connected.guest.run(f"dd if={disk} bs=512 count=1 iflag=direct status=none | head -c 6").stdout
     assert found == "before"
@@ -132,7 +132,7 @@ def test_kernel_sees_a_new_size_and_survives_a_server_restart(connected: Connect
 
 @dataclass(frozen=True)
 class NvmeCli:
-    """The controller as nvme-cli in the guest has it."""
+    """nvme-cli in the guest, for the controller."""
 
     guest: Guest
     controller: str
@@ -178,7 +178,7 @@ def test_namespace_is_created_attached_formatted_and_deleted(connected: Connecte
         f" && fsck.ext4 -fn {disk}"
     )
 
-    # All of it outlives the server.
+    # All settings survive a restart of the server.
     os.kill(connected.server.pid(), signal.SIGKILL)
     guest.run(f"mount {disk} /mnt && cmp /usr/bin/bash /mnt/bash && umount /mnt")
     assert nvme.nsids() == [1, 2, 3]
@@ -214,7 +214,7 @@ def test_placement_logs_match_the_counters_of_the_ftl(connected: Connected) -> N
     with connected.server.control() as control:
         stats = control.statistics()
     flash = [namespace["flash"] for namespace in stats["namespaces"]]
-    # The namespace that was deleted counts as well.
+    # The deleted namespace is counted as well.
     host, media = int(statistics["hbmw"]), int(statistics["mbmw"])
     left = sum(each["host_page_writes"] for each in flash) * stats["page_bytes"]
     copied = sum(each["gc_page_writes"] for each in flash) * stats["page_bytes"]
@@ -231,7 +231,7 @@ def test_vendor_command_moves_ops(connected: Connected) -> None:
             f"nvme get-log /dev/{connected.controller} --log-id=0xe0 --log-len=192 --raw-binary"
             " | od -An -v -td8"
         ).stdout.split()
-        # The second number of each entry, after a header of as many bytes.
+        # The second number of each entry; header and entries have the same length.
         return [int(page[9]), int(page[17])]
 
     first, second = ops()

@@ -1,4 +1,4 @@
-"""The Debian package in a guest that boots with it: what it starts, shows and restores, by systemd."""
+"""The Debian package in a guest that boots with it: units that are started, output, restored settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .vm_scopes import first_that, until
 GUEST = GENERAL
 _EXPOSURE_MAX = 2.8
 _TIMEOUT_S = 600
-"""With the daemon's start: half a minute of processor time under emulation, on a machine that may be busy."""
+"""Includes the start of the daemon: 30 s of CPU time under emulation, on a machine that may be busy."""
 _CONFIGURATION = """
 [[device]]
 name = "fast"
@@ -52,7 +52,7 @@ def test_daemon_starts_at_boot_and_notifies_systemd(guest: Guest, guests: Guests
 
 
 def test_configuring_the_package_starts_the_daemon(guest: Guest) -> None:
-    """As apt does on a host that runs."""
+    """As apt does on a running host."""
     guest.run("systemctl stop slo-ctld", timeout_s=_TIMEOUT_S)
     guest.run("/var/lib/dpkg/info/slo-ctl.postinst configure ''", timeout_s=_TIMEOUT_S)
     assert properties(guest, "ActiveState", "UnitFileState") == {
@@ -81,7 +81,7 @@ def test_security_exposure_of_the_daemon_is_low(guest: Guest) -> None:
 
 
 def test_slices_have_limits_of_io(guest: Guest) -> None:
-    """Because the unit asks for accounting of I/O."""
+    """Because the unit enables I/O accounting."""
     guest.run("systemd-run --slice=machine.slice --unit=other sleep infinity")
     guest.run("ls /sys/fs/cgroup/machine.slice/io.max /sys/fs/cgroup/machine.slice/io.weight")
     guest.run("systemctl stop other")
@@ -100,7 +100,7 @@ def test_status_comes_from_the_daemon(guest: Guest) -> None:
 
 
 def test_unit_serves_an_emulated_ssd(guest: Guest) -> None:
-    """Within what the unit is allowed; what a client has flushed is there after SIGKILL."""
+    """In the sandbox of the unit; data that a client has flushed survives SIGKILL."""
     guest.run(
         f"{SLO_CTL} device create name=ssd0,preset=fast15,size=64MiB,op=15% --namespace name=web",
         timeout_s=_TIMEOUT_S,
@@ -125,7 +125,7 @@ def test_unit_serves_an_emulated_ssd(guest: Guest) -> None:
 
 
 def test_profile_unit_refines_the_profile(guest: Guest) -> None:
-    """Within what the unit is allowed; a minute of the night is a few seconds here."""
+    """In the sandbox of the unit; the budget is some seconds instead of a minute."""
     guest.run(
         "cd /run/systemd/system && mkdir slo-ctl-profile@.service.d && cat >$_/short.conf"
         " && systemctl daemon-reload",
@@ -138,7 +138,7 @@ def test_profile_unit_refines_the_profile(guest: Guest) -> None:
         guest.run(f"systemctl start slo-ctl-profile@{name}", timeout_s=_TIMEOUT_S)
         return guest.run(f"{SLO_CTL} device profile /dev/{name} --show", timeout_s=_TIMEOUT_S).stdout
 
-    # Each adds to what is there; where the guest waits for a CPU one measures hardly anything.
+    # Each run adds measurements; if the guest waits for a CPU, one run measures hardly anything.
     shown = first_that(lambda shown: "RANDOM READ" in shown, one_night, looks=8)
     assert "valid" in shown
     assert "RANDOM READ" in shown
@@ -176,7 +176,7 @@ def test_settings_are_restored_when_the_daemon_stops(guest: Guest) -> None:
 
 
 def test_unit_with_the_least_rights_finds_devices_and_sets_their_scheduler(guest: Guest) -> None:
-    """With all settings that its comment names. Drives are not asked for their counters then."""
+    """With all settings that the unit's comment names. Counters of drives are not read then."""
     guest.run(
         "systemctl stop slo-ctld && mkdir -p /run/systemd/system/slo-ctld.service.d"
         " && grep -oP '^#   \\K(\\[Service\\]|\\w+=.*)' /usr/lib/systemd/system/slo-ctld.service"
@@ -193,4 +193,4 @@ def test_unit_with_the_least_rights_finds_devices_and_sets_their_scheduler(guest
     }
     status = guest.run(f"{SLO_CTL} status", timeout_s=_TIMEOUT_S).stdout
     assert "No such file" not in status
-    assert "id-ctrl" in status  # the drive could not be asked
+    assert "id-ctrl" in status  # the drive could not be queried

@@ -1,4 +1,4 @@
-"""Shares, limits and restoring on an NVMe drive: three VM-like scopes, the installed package, its unit."""
+"""Shares, limits and restoring on an NVMe drive: three VM-like scopes, the installed package and its unit."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ GUEST = PLAIN
 _SCOPES = (VmScope("a", 1), VmScope("b", 2), VmScope("c", 3))
 _WEIGHTS = {"a": 1, "b": 3, "c": 6}
 _MODEL_IOPS = 200
-"""Of the profile, at 4 KiB: well below `PLAIN_IOPS`, as io.cost divides what its model says; and few, as a
-guest whose CPU is busy does not do as much as that."""
+"""IOPS of the profile at 4 KiB: well below `PLAIN_IOPS`, as io.cost divides what its model allows; and low,
+because a guest whose CPU is busy reaches less."""
 _MAX_IOPS = 102
-"""99 % of it are 100 writes, 10 in each of the kernel's slices of 100 ms, as it counts whole requests: 118
-came out as 110."""
+"""99 % of it are 100 writes, 10 in each of the kernel's slices of 100 ms, as it counts whole requests: a
+limit of 118 gave 110."""
 _SECONDS = 12.0
 _SETTLE_S = 4.0
 _WITHIN = 0.10
@@ -53,7 +53,7 @@ _GROUP_FILES = ("io.weight", "io.max")
 
 @pytest.fixture(scope="module")
 def guest(installed: Guest) -> Guest:
-    """Three writers on a drive of which a profile is stored, and no daemon yet."""
+    """Three writers on a drive with a stored profile, and no daemon yet."""
     start_commands(installed)
     installed.put(TREE / "tests/real/stored_profile.py")
     installed.run("cat >/root/store.py", stdin=_STORE)
@@ -79,7 +79,7 @@ def start_daemon(guest: Guest) -> None:
 
 
 def state(guest: Guest) -> str:
-    """All that the daemon may set, as the kernel has it. Lines of io.cost that enable nothing say nothing."""
+    """The kernel's value of everything that the daemon may set, without io.cost lines that enable nothing."""
     scheduler = f"/sys/block/{guest.disk('PLAIN0')}/queue/scheduler"
     files = (
         scheduler,
@@ -95,7 +95,7 @@ def state(guest: Guest) -> str:
 
 
 def until_weights(guest: Guest, **weights: int) -> None:
-    """The kernel has them for these VMs, and io.cost is enabled for the device."""
+    """Wait until the kernel has these weights and io.cost is enabled for the device."""
     conditions = [
         f"grep -qx 'default {weights[each.vm]}' '{each.folder}/io.weight'"
         for each in _SCOPES
@@ -142,7 +142,7 @@ def test_weight_change_takes_effect_live(guest: Guest) -> None:
 
 def test_a_maximum_is_kept(guest: Guest) -> None:
     guest.run(f"{SLO_CTL} vm set c max={_MAX_IOPS}", timeout_s=120)
-    # Writes have all but 1 % of it once the daemon has seen that it does nothing else.
+    # Writes get all but 1 % of it after the daemon has observed that the VM does nothing else.
     file = f"'{_SCOPES[2].folder}/io.max'"
     until(guest, f"grep -q 'wiops=100' {file}", _IN_FORCE_S, show=f"cat {file}; {_SHOW}")
     kept = pytest.approx(_MAX_IOPS, rel=_LIMIT_WITHIN)
@@ -152,7 +152,7 @@ def test_a_maximum_is_kept(guest: Guest) -> None:
 
 
 def test_settings_are_back_after_a_power_failure(guest: Guest) -> None:
-    """What was set is gone with the kernel; what `vm set` wrote is kept, and so is the profile."""
+    """The kernel's settings are lost; the SLOs of `vm set` and the profile are kept."""
     guest.run(f"sync; {SLO_CTL} vm set a weight=2", timeout_s=120)
     guest.reset()
     for each in _SCOPES:

@@ -1,4 +1,4 @@
-"""The guest is the KVM host that the other tests of this folder take it for."""
+"""The guest has the features that the other tests of this folder rely on."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_fdp_and_ocp_logs_exist(booted: Guest) -> None:
 
 
 def test_namespaces_are_disks_with_a_scheduler(booted: Guest) -> None:
-    """Unlike those of multipath: io.cost takes them."""
+    """Unlike multipath disks, they are accepted by io.cost."""
     name = booted.controller("MULTI0")
     booted.run(f"echo none >/sys/class/nvme/{name}/{name}n1/queue/scheduler")
     device = booted.run(f"cat /sys/class/nvme/{name}/{name}n1/dev").stdout.strip()

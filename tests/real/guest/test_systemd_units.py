@@ -1,4 +1,4 @@
-"""Properties of units, by the real systemd of cgroup v2: set, kept by fio, read back, taken back."""
+"""Properties of units with the real systemd on cgroup v2: set, obeyed by fio, verified, restored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from slo_ctl.model.setting import Knob, Lever, Setting
 from slo_ctl.host.cgroup import find_tree
 
 what, place, number = sys.argv[1:]
-# Under emulation a call may take longer than an epoch would wait for it.
+# Under emulation a call may take longer than the timeout of an epoch.
 actuator = SystemdActuator(CgroupActuator(find_tree()), Path("/sys"), timeout_s=30.0)
 keeper = SettingKeeper([actuator], Journal(Path("/root/journal.json")))
 if what == "undo":
@@ -45,9 +45,9 @@ print(json.dumps([[o.setting.knob.name, o.state.value, o.before, o.after, o.reas
 
 @pytest.fixture(scope="module")
 def guest(installed: Guest) -> Iterator[Guest]:
-    """With a scope that is called like one of libvirt's.
+    """A guest with a scope named like those of libvirt.
 
-    Nothing asks for the io controller there, so that the scope has none of its files yet.
+    No unit enables the io controller, so the scope has none of its files yet.
     """
     start_commands(installed)
     installed.run("cat >/root/act.py", stdin=_ACT)
@@ -65,13 +65,13 @@ def number(guest: Guest) -> str:
 
 
 def act(guest: Guest, what: str) -> dict[str, tuple[Any, ...]]:
-    """By a process of its own, as after a crash: state, before, after, reason of each knob."""
+    """Run in a separate process, as after a crash; returns state, before, after and reason of each knob."""
     done = guest.run(f"{PYTHON} /root/act.py '{what}' '{_SCOPE.group}' {number(guest)}", timeout_s=180)
     return {name: tuple(rest) for name, *rest in json.loads(done.stdout)}
 
 
 def files(guest: Guest) -> str:
-    """What the scope's cgroup has; a file that is not there is left out."""
+    """Contents of the I/O files of the scope's cgroup; missing files are left out."""
     names = "io.weight io.bfq.weight io.max io.latency"
     return guest.run(f"cd '{_SCOPE.folder}' && grep -s . {names}", check=False).stdout
 
@@ -95,7 +95,7 @@ def test_properties_take_effect_and_are_restored(guest: Guest) -> None:
         f"IOWriteBandwidthMax=/dev/{name} 1048576",
     }
     assert "default 300" in files(guest)
-    # systemd sets its other properties again: what went through it stays.
+    # systemd writes its other properties again, and must keep those that it was asked to set.
     guest.run(f"systemctl set-property --runtime -- '{_SCOPE.unit}' CPUWeight=50")
     assert {state for state, *_ in act(guest, json.dumps(_WANTED)).values()} == {"unchanged"}
 
@@ -108,7 +108,7 @@ def test_properties_take_effect_and_are_restored(guest: Guest) -> None:
     assert {state for state, *_ in act(guest, "undo").values()} == {"restored"}
     assert shown(guest, "IOWeight", "IOReadIOPSMax") == {"IOWeight=[not set]"}
     assert set(files(guest).splitlines()) <= {"io.weight:default 100", "io.bfq.weight:default 100"}
-    # A guest that was kept waiting for a CPU falls short of its limit.
+    # A guest that waits for a CPU does not reach its limit.
     iops = json.loads(measured.stdout)["jobs"][0]["read"]["iops"]
     assert 0.8 * _LIMIT_IOPS < iops < 1.03 * _LIMIT_IOPS
 
@@ -126,7 +126,7 @@ def test_latency_target_is_set_and_restored_through_systemd(guest: Guest) -> Non
 
 
 def test_limit_written_without_systemd_is_kept(guest: Guest) -> None:
-    """systemd would write `max` in its place, as the second half shows."""
+    """systemd would overwrite it with `max`, as the second half shows."""
     guest.run(f"systemctl set-property --runtime -- '{_SCOPE.unit}' IOAccounting=yes")
     guest.run(f"echo '{number(guest)} wbps=5000000' >'{_SCOPE.folder}/io.max'")
     ((state, _, _, reason),) = act(guest, '{"read_iops": 200}').values()

@@ -1,4 +1,4 @@
-"""The emulated SSD over vhost-user, as a disk of a VM: QEMU's client and the driver of a stock kernel."""
+"""The emulated SSD over vhost-user as a disk of a VM: QEMU's client and the driver of a stock kernel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Plugged:
-    """A disk of the guest, and what serves it."""
+    """A disk of the guest, and its server."""
 
     guest: Guest
     server: Server
@@ -47,7 +47,7 @@ class Plugged:
 
 @pytest.fixture(scope="module")
 def plugged(booted: Guest) -> Iterator[Plugged]:
-    # Sockets have short names.
+    # Socket names are limited in length.
     root = Path(tempfile.mkdtemp(prefix="slo-"))
     make_device(root, "name=d,size=192MiB,op=20%,dies=2", "name=a,size=96MiB", "name=b")
     with served(root, "d", "--vhost-user", "--latency", "real") as server:
@@ -104,7 +104,7 @@ def test_kernel_sees_a_new_size(plugged: Plugged) -> None:
 
 
 def test_guest_does_not_notice_a_killed_server_under_load(plugged: Plugged) -> None:
-    """Writes in flight are carried out by the next server; fio reads back all that it has written."""
+    """The next server completes the writes in flight; fio verifies all data that it has written."""
     job = (
         f"fio --name=k --filename={plugged.path} --direct=1 --ioengine=libaio --iodepth=16"
         " --rw=randwrite --bs=4k --size=12m --rate_iops=150 --fsync=64"

@@ -1,4 +1,4 @@
-"""`slo-ctl vm map` as installed: namespaces of an NVMe drive as disks of VMs, taken back, and crashes."""
+"""`slo-ctl vm map` as installed: namespaces of an NVMe drive become disks of VMs and are returned."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GUEST = POOL
 _SIZE_BYTES = 32 << 20
 _SLICE_BYTES = 16 << 20
 _FIRST, _SECOND, _DETACHED = 1, 2, 5
-"""NSIDs. The kernel names block devices in the order in which it happens to find them."""
+"""NSIDs. The kernel names block devices in the order in which it finds them."""
 _COMMAND_S = 240.0
 _KILLER = """#!/bin/sh
 # The step is done, and slo-ctl killed before it can say so.
@@ -44,7 +44,7 @@ class Host:
     """Such as `nvme0`."""
 
     def vm(self, words: str, *, before: str = "") -> Result:
-        """`slo-ctl vm`; it may be refused."""
+        """Run `slo-ctl vm`, which may be refused."""
         return self.guest.run(f"{before} {SLO_CTL} vm {words}", check=False, timeout_s=_COMMAND_S)
 
     def done(self, words: str) -> str:
@@ -53,7 +53,7 @@ class Host:
         return result.stdout
 
     def refused(self, words: str) -> str:
-        """What it says of why."""
+        """The error message of a refused command."""
         result = self.vm(words)
         assert result.rc == 2, f"{result.stdout}{result.stderr}"
         return result.stderr
@@ -65,7 +65,7 @@ class Host:
         return found
 
     def has_none(self) -> bool:
-        """Whether the store has no mapping; read without `slo-ctl`, which takes seconds under emulation."""
+        """Whether no mapping is stored; read without `slo-ctl`, which takes seconds under emulation."""
         text = self.guest.run("cat /var/lib/slo-ctl/mappings.json || true").stdout
         return not text or json.loads(text)["mappings"] == []
 
@@ -74,7 +74,7 @@ class Host:
         return {int(each) for each in self.guest.run(f"cat /sys/block/{self.drive}n*/nsid").stdout.split()}
 
     def block(self, nsid: int) -> str:
-        """The name of its block device now."""
+        """Current name of its block device."""
         found = self.guest.run(f"basename $(dirname $(grep -lx {nsid} /sys/block/{self.drive}n*/nsid))")
         return found.stdout.strip()
 
@@ -82,7 +82,7 @@ class Host:
         return int(self.guest.run(f"cat /sys/block/$(basename $(readlink -f {path}))/nsid").stdout)
 
     def killed(self, words: str, program: str, when: str) -> None:
-        """`slo-ctl vm`, killed just after a program it runs did something."""
+        """Run `slo-ctl vm`, and kill it just after a program that it runs has done a step."""
         folder = f"/root/killer-{program}"
         real = self.guest.run(f"command -v {program}").stdout.strip()
         self.guest.run(
@@ -134,7 +134,7 @@ class TestRunning:
             True,
         )
         assert host.attached() == {_FIRST, _SECOND, _DETACHED}
-        # By what stays the same when the kernel counts namespaces anew.
+        # Stable names, as the kernel may number namespaces differently at the next boot.
         assert made["path"].startswith("/dev/disk/by-id/nvme-")
         assert host.nsid_behind(made["path"]) == _DETACHED
         for definition in (False, True):
@@ -197,7 +197,7 @@ def test_map_and_unmap_resume_after_a_kill(host: Host) -> None:
     zeroes = host.guest.run(f"head -c {_SLICE_BYTES} /dev/zero | sha256sum").stdout.split()[0]
     assert host.hash(block, _SLICE_BYTES, _SLICE_BYTES) == zeroes != rest
 
-    # The VM sees no more than its slice, writes to all of that and to nothing else.
+    # The VM sees only its partition, and writes to all of it and to nothing else.
     host.vms.start("web")
     host.vms.says("web", disk_line(_SLICE_BYTES))
     host.vms.destroy("web")
@@ -214,8 +214,8 @@ def test_map_and_unmap_resume_after_a_kill(host: Host) -> None:
 
 
 def test_namespaces_are_created_for_vms_and_deleted_again(host: Host) -> None:
-    """On the emulated SSD over NVMe/TCP: QEMU's drive creates none."""
-    root = Path(tempfile.mkdtemp(prefix="slo-"))  # sockets have short names
+    """On the emulated SSD over NVMe/TCP: QEMU's drive cannot create namespaces."""
+    root = Path(tempfile.mkdtemp(prefix="slo-"))  # socket names are limited in length
     make_device(root, "name=d,size=64MiB,op=30%,dies=2,unallocated=60MiB", "name=other")
     options = ("--nvme-tcp", "127.0.0.1:0", "--nvme-allow", "namespaces")
     with served(root, "d", *options) as server, connected_to(host.guest, server) as drive:
@@ -226,7 +226,7 @@ def test_namespaces_are_created_for_vms_and_deleted_again(host: Host) -> None:
             assert made["placement"]["isolation"] == "isolated OPS"
             assert mine.nsid_behind(made["path"]) == made["nsid"]
             assert mine.vms.disks(vm, definition=True) == {made["target"]: made["path"]}
-            # As the VM would, which takes long to start.
+            # Write as the VM would; a VM takes long to start.
             host.guest.run(f"dd if=/dev/zero of={made['path']} bs=64k count=4 oflag=direct status=none")
         assert mine.attached() == {1, 2, 3}
         with server.control() as control:

@@ -1,4 +1,4 @@
-"""VM-like scopes in the guest: fio in units that are called as libvirt's are, and what the kernel counts."""
+"""VM-like scopes in the guest: fio in units named like those of libvirt, and the kernel's counters."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Found = TypeVar("Found")
 
 _STARTS_S = 300.0
 _SEEN_S = 300.0
-"""For a change to be seen by the kernel of a guest that waits for a CPU."""
+"""Timeout for the guest's kernel to show a change while the guest waits for a CPU."""
 _COUNTED = re.compile(r"(\S+)/io\.stat:(\d+:\d+) .*?rios=(\d+) wios=(\d+)")
 
 
 @dataclass(frozen=True)
 class VmScope:
-    """A scope under machine.slice, as machined makes them for libvirt."""
+    """A scope under machine.slice, as machined creates them for libvirt."""
 
     vm: str
     number: int
@@ -45,7 +45,7 @@ class VmScope:
 
 
 def start(guest: Guest, scope: VmScope, *fio: str) -> None:
-    """Run fio in a new scope until `stop`; with every controller delegated, as machined does it."""
+    """Run fio in a new scope until `stop`; all controllers are delegated, as by machined."""
     words = (
         *("fio", f"--name={scope.vm}", "--direct=1", "--ioengine=libaio", "--time_based", "--runtime=3600"),
         *fio,
@@ -64,15 +64,15 @@ def stop(guest: Guest, scopes: Sequence[VmScope]) -> None:
 
 
 def freeze(guest: Guest, scopes: Sequence[VmScope], *, frozen: bool) -> None:
-    """Stop or continue the clients, whose cgroups stay: they leave the CPU to what starts meanwhile."""
+    """Freeze or thaw the clients and keep their cgroups: a frozen client leaves the CPU to others."""
     files = " ".join(f"'{each.folder}/cgroup.freeze'" for each in scopes)
     guest.run(f"for file in {files}; do echo {frozen:d} >$file; done")
 
 
 def until(guest: Guest, condition: str, seconds: float = _SEEN_S, *, show: str = "true") -> None:
-    """Wait until a command of the shell succeeds; else the test fails with what `show` prints.
+    """Wait until a shell command succeeds, or fail with the output of `show`.
 
-    Each look starts few programs, which is slow under emulation: bash counts `SECONDS` by itself.
+    The loop starts few programs, which is slow under emulation: bash counts `SECONDS` itself.
     """
     guest.run(
         f"until {{ {condition}; }} 2>/dev/null; do"
@@ -84,9 +84,9 @@ def until(guest: Guest, condition: str, seconds: float = _SEEN_S, *, show: str =
 def first_that(
     holds: Callable[[Found], bool], look: Callable[[], Found], *, looks: int = 8, pause_s: float = 0.0
 ) -> Found:
-    """The first look of which `holds`, or the last of so many, which it is for the caller to judge.
+    """The first result for which `holds` is true, else the last of `looks`, which the caller has to judge.
 
-    Other work of this machine has the guest wait for a CPU, at times for seconds.
+    Other work on this machine sometimes makes the guest wait for a CPU for seconds.
     """
     for _ in range(looks - 1):
         found = look()
@@ -97,7 +97,7 @@ def first_that(
 
 
 def rates(guest: Guest, scopes: Sequence[VmScope], device: str | None, seconds: float) -> dict[str, float]:
-    """Requests per second of each VM on a device (`MAJOR:MINOR`), or all of them together, by io.stat."""
+    """Requests per second of each VM on a device (`MAJOR:MINOR`), or on all devices, from io.stat."""
     look = "cut -d' ' -f1 /proc/uptime; grep -H . /sys/fs/cgroup/machine.slice/*/io.stat"
     output = guest.run(f"{look}; sleep {seconds}; {look}", timeout_s=seconds + _STARTS_S).stdout
     looks: list[tuple[float, dict[str, int]]] = []

@@ -1,7 +1,7 @@
 //! Disks side by side as RAID-0 (or one alone), divided among tenants: queues, scheduler, limits, virtual time.
 //!
-//! Each tenant has a part of the addresses. Its requests wait in its line; the scheduler hands them to the disks, so
-//! many at a time. What the disks hold they reorder among themselves, whoever it is of: shares are exact where they
+//! Each tenant has a range of the addresses. Its requests wait in its line; the scheduler passes a limited number of
+//! them to the disks. The disks reorder the requests that they hold regardless of the tenant: shares are exact if they
 //! hold few.
 
 mod dispatch;
@@ -24,15 +24,15 @@ use crate::error::{FtlError, invalid};
 use crate::op::{Op, TenantId};
 use tenants::Tenant;
 
-/// Disks of one array at most.
+/// Maximum number of disks of one array.
 pub const MAX_DISKS: u32 = 64;
 
-/// How disks are put together.
+/// Arrangement of the disks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ArrayOptions {
-    /// Disks; one is not an array.
+    /// Number of disks; a single disk is not an array.
     pub disks: u32,
-    /// Bytes of one disk before the next one's turn.
+    /// Bytes of one disk before those of the next one.
     pub stripe_bytes: u64,
     /// Chooses the tenant whose request goes to the disks next.
     pub scheduler: SchedulerPolicy,
@@ -136,7 +136,7 @@ impl Array {
         self.disks.iter().map(Disk::busy_ns)
     }
 
-    /// Divides the disks in another way from now on; what tenants were served before is forgotten.
+    /// Changes the scheduler; the service that tenants received before is forgotten.
     pub fn set_scheduler(&mut self, policy: SchedulerPolicy) {
         if self.scheduler.policy() == policy {
             return;
@@ -176,7 +176,7 @@ impl Array {
         self.completions.drain(..)
     }
 
-    /// Lets one request arrive now; [`Array::run`] up to the moment of the call first.
+    /// Submits one request that arrives now; call [`Array::run`] up to the present first.
     pub fn submit(
         &mut self,
         tenant: TenantId,
@@ -275,7 +275,7 @@ impl Array {
     }
 }
 
-/// Where shares are to be kept, the disks hold no more than they can work on: what they hold they sort by place.
+/// If shares are to be enforced, the disks hold no more than they can work on, as they sort requests by position.
 fn default_depth(parameters: &DiskParameters, disks: u32, policy: SchedulerPolicy) -> u32 {
     disks * if policy == SchedulerPolicy::WeightedFair { 1 } else { parameters.queue_depth }
 }

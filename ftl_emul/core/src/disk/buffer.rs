@@ -1,11 +1,11 @@
-//! What a disk's buffer holds: what was read ahead, and writes that are answered and not yet on the media.
+//! Contents of a disk's buffer: data read ahead, and writes that are acknowledged and not yet on the media.
 
 use std::collections::VecDeque;
 
 use crate::convert::whole;
 use crate::disk::mechanics::Place;
 
-/// A range that the disk continues to read, until something else wants the arm or the segment is full.
+/// A range that the disk continues to read, until another command needs the arm or the segment is full.
 #[derive(Debug, Clone, Copy)]
 struct Stream {
     start: u64,
@@ -15,18 +15,18 @@ struct Stream {
     limit: u64,
 }
 
-/// What a read finds in the buffer.
+/// Result of looking up a read in the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BufferLookup {
     /// The whole range is in the buffer.
     All,
-    /// Its beginning is; the rest, of this many bytes, is being read now.
+    /// The beginning is; the rest, of this many bytes, is being read now.
     Coming(u64),
-    /// Nothing that helps.
+    /// No data that helps.
     Nothing,
 }
 
-/// Segments that hold what was read.
+/// Segments with data that was read.
 #[derive(Debug, Clone, Default)]
 pub struct ReadAhead {
     segment_bytes: u64,
@@ -43,7 +43,7 @@ impl ReadAhead {
         Self { segment_bytes, most: if segment_bytes == 0 { 0 } else { most }, stream: None, segments: VecDeque::new() }
     }
 
-    /// Where the head is in the stream, if it reads one.
+    /// Position of the head in the stream, if it reads one.
     fn front(stream: &Stream, now_ns: u64, rate_bytes_ns: f64) -> u64 {
         let read = whole(now_ns.saturating_sub(stream.at_ns) as f64 * rate_bytes_ns);
         (stream.front + read).min(stream.limit)
@@ -68,7 +68,7 @@ impl ReadAhead {
         }
         (stream.front, stream.at_ns) = (front, now_ns);
         stream.limit = stream.limit.max(end + self.segment_bytes);
-        // A segment forgets what was read longest ago.
+        // A segment discards the oldest data.
         stream.start = stream.start.max(front.saturating_sub(self.segment_bytes)).min(offset);
         if end <= front { BufferLookup::All } else { BufferLookup::Coming(end - front) }
     }
@@ -100,7 +100,7 @@ impl ReadAhead {
         self.stream.map(|stream| stream.front)
     }
 
-    /// What was written is not what was read.
+    /// Discards data that was overwritten.
     pub fn overwrite(&mut self, offset: u64, length: u64) {
         let end = offset + length;
         self.segments.retain(|&(from, to)| end <= from || to <= offset);
@@ -110,22 +110,22 @@ impl ReadAhead {
     }
 }
 
-/// A range that is answered and not yet on the media.
+/// A range that is acknowledged and not yet on the media.
 #[derive(Debug, Clone, Copy)]
 pub struct Dirty {
     /// First byte.
     pub start: u64,
-    /// One past the last.
+    /// End, exclusive.
     pub end: u64,
-    /// When its beginning is in the buffer.
+    /// Time at which its beginning is in the buffer.
     pub ready_ns: u64,
     /// Counts up; a flush waits for those up to its own.
     pub number: u64,
-    /// Whose.
+    /// Its tenant.
     pub tenant: u16,
-    /// How often a nearer command was preferred.
+    /// Number of times that a nearer command was preferred.
     pub passed_over: u32,
-    /// Where it begins.
+    /// Position of its beginning.
     pub place: Place,
 }
 
@@ -147,7 +147,7 @@ impl WriteCache {
         Self { most_bytes, most_places, bytes: 0, dirty: Vec::with_capacity(most_places) }
     }
 
-    /// Whether writes are answered before they are on the media.
+    /// Whether writes are acknowledged before they are on the media.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.most_bytes > 0
@@ -164,7 +164,7 @@ impl WriteCache {
             Some(index) => {
                 let dirty = &mut self.dirty[index];
                 let before = dirty.end - dirty.start;
-                // What continues it arrives while its beginning is written: the interface is faster than the media.
+                // Its continuation arrives while its beginning is written: the interface is faster than the media.
                 if new.start < dirty.start {
                     (dirty.start, dirty.place) = (new.start, new.place);
                     dirty.ready_ns = dirty.ready_ns.max(new.ready_ns);
@@ -181,7 +181,7 @@ impl WriteCache {
         true
     }
 
-    /// True when a range can be read from here.
+    /// Whether a range can be read from here.
     #[must_use]
     pub fn holds(&self, offset: u64, length: u64) -> bool {
         self.dirty.iter().any(|d| d.start <= offset && offset + length <= d.end)

@@ -1,4 +1,4 @@
-//! One disk: an arm, a buffer, and a queue of commands of which the nearest goes first.
+//! One disk: an arm, a buffer, and a queue of commands, of which the nearest is served first.
 //!
 //! A discrete-event model: commands are added at a time, [`Disk::next_ns`] returns when the arm will be free, and
 //! [`Disk::step`] has to be called then. The end of a command is reported as soon as it is known.
@@ -13,7 +13,7 @@ use crate::error::FtlError;
 
 /// A command is served next once this many others were preferred to it, so that none starves.
 const MOST_PASSED_OVER: u32 = 128;
-/// Written at once from the cache at most: reads wait no longer than for that.
+/// Maximum written at once from the cache: reads wait no longer than for that.
 const DESTAGE_BYTES: u64 = 1 << 20;
 
 /// A command of a disk.
@@ -30,33 +30,33 @@ pub enum Task {
 /// A command.
 #[derive(Debug, Clone, Copy)]
 pub struct Command {
-    /// What to do.
+    /// Kind of the command.
     pub task: Task,
     /// First byte.
     pub offset: u64,
     /// Bytes.
     pub length: u64,
-    /// The caller's name for it.
+    /// Identifier chosen by the caller.
     pub token: u64,
-    /// Whose.
+    /// Its tenant.
     pub tenant: u16,
 }
 
-/// What a disk reports.
+/// Output of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
     /// A command is done, now or later.
     Done {
-        /// Which.
+        /// Identifier of the command.
         token: u64,
-        /// When.
+        /// Time of completion.
         at_ns: u64,
     },
     /// Operation of the arm for a tenant.
     Spent {
-        /// Whose command.
+        /// Tenant of the command.
         tenant: u16,
-        /// For how long.
+        /// Duration.
         ns: u64,
     },
 }
@@ -72,7 +72,7 @@ struct Pending {
     passed_over: u32,
 }
 
-/// What the arm is at.
+/// Present operation of the arm.
 #[derive(Debug, Clone, Copy)]
 struct Operation {
     end_ns: u64,
@@ -86,7 +86,7 @@ enum Work {
     Destage { bytes: u64, number: u64 },
 }
 
-/// A choice of what the arm does next.
+/// A candidate for the arm's next operation.
 #[derive(Debug, Clone, Copy)]
 enum Choice {
     Command(usize),
@@ -324,8 +324,8 @@ impl Disk {
         self.following = Some((offset, at_ns));
     }
 
-    /// What the arm gets to first: the command or the cached write, when it begins, and seek and rotation. Cached
-    /// writes have their turn when no command wants the arm, or when a request waits for them.
+    /// The candidate that the arm reaches first: the command or the cached write, its start, and seek and rotation.
+    /// Cached writes are served if no command waits, or if a request waits for them.
     fn nearest(&mut self, now_ns: u64) -> Option<(Choice, u64, u64)> {
         let depth = self.mechanics.parameters().queue_depth as usize;
         let commands = self.pending.len().min(depth);

@@ -69,7 +69,7 @@ impl Mechanics {
         &self.parameters
     }
 
-    /// How many cylinders there are, from the capacity and a track's mean size.
+    /// Number of cylinders, from the capacity and a track's mean size.
     #[must_use]
     pub fn cylinders(&self) -> u64 {
         whole(self.cylinders)
@@ -92,7 +92,7 @@ impl Mechanics {
         whole((length_bytes as f64 / self.rate_bytes_ns(offset_bytes)).round())
     }
 
-    /// Where an offset lies.
+    /// Position of an offset.
     #[must_use]
     pub fn place(&self, offset_bytes: u64) -> Place {
         let zone = self.zone(offset_bytes);

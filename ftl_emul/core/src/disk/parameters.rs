@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{FtlError, invalid};
 
-/// One disk. Rates are sustained ones: what switching heads and cylinders costs a stream is in them.
+/// One disk. Rates are sustained ones, including the time of switching heads and cylinders.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskParameters {
@@ -20,7 +20,7 @@ pub struct DiskParameters {
     pub seek_average_ns: u64,
     /// Read seek, full stroke.
     pub seek_max_ns: u64,
-    /// What settling takes longer before a write.
+    /// Additional settling time before a write.
     pub write_settle_ns: u64,
     /// Sustained rate at the outer diameter, where addresses begin.
     pub outer_bytes_s: u64,
@@ -34,18 +34,18 @@ pub struct DiskParameters {
     pub command_ns: u64,
     /// Commands that the disk holds and may reorder.
     pub queue_depth: u32,
-    /// Of the buffer, for one stream that is read ahead.
+    /// Size of a buffer segment, for one stream that is read ahead.
     pub segment_bytes: u64,
     /// Streams that the buffer remembers.
     pub segments: u32,
-    /// Of the buffer, for writes that are answered before they are on the media; 0 switches the write cache off.
+    /// Size of the buffer for writes that are acknowledged before they are on the media; 0 disables the write cache.
     pub write_cache_bytes: u64,
     /// Places on the media that these writes may be for.
     pub write_cache_places: u32,
 }
 
 impl DiskParameters {
-    /// Refuses what makes no disk.
+    /// Rejects invalid parameters.
     pub fn validate(&self) -> Result<(), FtlError> {
         let within = |name: &'static str, value: u64, least: u64, most: u64| {
             if (least..=most).contains(&value) {
@@ -70,7 +70,7 @@ impl DiskParameters {
         within("segments", u64::from(self.segments), 0, 1024)?;
         within("write_cache_bytes", self.write_cache_bytes, 0, 1 << 32)?;
         within("write_cache_places", u64::from(self.write_cache_places), 1, 1024)?;
-        // The curve through the three seek times must not fall anywhere, so both of its terms have to rise.
+        // The curve through the three seek times must not decrease, so both of its terms have to increase.
         let (min, mean, max) = (self.seek_min_ns as f64, self.seek_average_ns as f64, self.seek_max_ns as f64);
         if -10.0 * min + 15.0 * mean - 5.0 * max < 0.0 || 7.0 * min - 15.0 * mean + 8.0 * max < 0.0 {
             return invalid(

@@ -1,6 +1,6 @@
 //! RAID-0: which disk has which bytes.
 
-/// How an array's bytes are dealt out.
+/// Distribution of an array's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stripe {
     /// Disks.
@@ -18,8 +18,7 @@ impl Stripe {
         offset / row * self.unit_bytes + within
     }
 
-    /// What disk `disk` has of a range: one range, as the units of one disk lie next to each other. None where it has
-    /// nothing.
+    /// The part of a range on disk `disk`: one range, as the units of one disk are adjacent. None if it has no part.
     #[must_use]
     pub fn part(&self, offset: u64, length: u64, disk: u64) -> Option<(u64, u64)> {
         let (from, to) = (self.before(offset, disk), self.before(offset + length, disk));

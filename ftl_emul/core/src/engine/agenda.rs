@@ -1,4 +1,4 @@
-//! What will happen when, in virtual time.
+//! Future events, in virtual time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,7 +11,7 @@ pub(crate) struct Agenda<E> {
 }
 
 impl<E: Copy + Ord> Agenda<E> {
-    /// Nothing will happen.
+    /// No event.
     pub fn new() -> Self {
         Self { events: BinaryHeap::new(), added: 0 }
     }
@@ -23,13 +23,13 @@ impl<E: Copy + Ord> Agenda<E> {
         self.events.push(Reverse((at_ns, self.added, event)));
     }
 
-    /// When the next thing happens; None when nothing will.
+    /// Time of the next event; None without one.
     #[inline]
     pub fn next_ns(&self) -> Option<u64> {
         self.events.peek().map(|&Reverse((time_ns, ..))| time_ns)
     }
 
-    /// What that is.
+    /// The next event.
     pub fn next_event(&self) -> Option<E> {
         self.events.peek().map(|&Reverse((.., event))| event)
     }

@@ -1,4 +1,4 @@
-//! How requests get in: checked and queued, then let arrive at their time or as the queue depth allows.
+//! Arrival of requests: checked and queued, they arrive at their time or as the queue depth permits.
 
 use crate::engine::queue::{Request, TenantQueue};
 use crate::engine::{Arrival, Engine, Event};
@@ -7,7 +7,7 @@ use crate::mapping::Mapping;
 use crate::op::{Op, PageSpan, TenantId};
 use crate::table::prefetch_line;
 
-/// Requests ahead of the one arriving whose map entries are fetched.
+/// Distance, in requests, at which map entries are prefetched.
 const PREFETCH_AHEAD: usize = 8;
 const PREFETCH_OVERWRITE_AHEAD: usize = 3;
 /// Requests ahead that are fetched themselves: the inputs of several tenants are too much for the caches.
@@ -160,7 +160,7 @@ fn request(
     })
 }
 
-/// Fetches ahead what requests a little further down the input will touch.
+/// Prefetches the data for requests a little further down the input.
 #[inline]
 fn prefetch<M: Mapping>(mapping: &M, tenant: TenantId, queue: &TenantQueue) {
     if let Some(request) = queue.input.get(PREFETCH_REQUEST_AHEAD) {

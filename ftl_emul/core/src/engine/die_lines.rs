@@ -1,7 +1,7 @@
 //! Pages that wait for the dies that hold them, each die's in the order of the scheduler.
 //!
-//! Only what is on a die that is free is in flight, so that no page waits for a busy die while pages for free ones wait
-//! behind it. Whose turn it is stays the scheduler's affair: a page keeps the tag that it had when its turn came.
+//! Only pages on free dies are in flight, so that no page waits for a busy die before pages for free ones. The
+//! scheduler determines the order: a page keeps the tag of its turn.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -15,9 +15,9 @@ pub(super) struct DieTimes {
     /// The present, in nanoseconds since the start.
     now: u64,
     busy_until: Vec<u64>,
-    /// By die: when the page read from it has left its register.
+    /// By die: the time at which the page read from it has left its register.
     register_until: Vec<u64>,
-    /// Dies that have completed their operations and whose registers are empty.
+    /// Dies that have completed their operations and have empty registers.
     idle: FixedBitSet,
     /// No other die is free before this time.
     none_before: u64,

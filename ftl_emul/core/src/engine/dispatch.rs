@@ -11,11 +11,11 @@ use crate::mapping::Mapping;
 use crate::nand::Nand;
 use crate::op::{Op, PageSpan, TenantId};
 
-/// Pages of a tenant that may wait for busy dies, for each die: enough for the other dies to be kept busy while its
-/// pages wait for one that GC takes long on, and not so many that a new weight takes seconds to have an effect.
+/// Pages of a tenant that may wait for busy dies, for each die: enough to keep the other dies busy while its pages wait
+/// for one with a long GC, and so few that a new weight does not take seconds to have an effect.
 const LOOK_AHEAD_PER_DIE: usize = 64;
 
-/// What a page operation does.
+/// Kinds of page operations.
 enum Work {
     Read,
     Write,
@@ -89,8 +89,8 @@ impl Engine {
         !self.die_lines.is_empty() || self.timeline.is_at_background_work()
     }
 
-    /// Whether one more page operation may be in flight. What is not in flight yet is in the order of the scheduler,
-    /// so there are only as many as keep the dies busy.
+    /// Whether one more page operation may be in flight. Pages that are not in flight yet are in the scheduler's order,
+    /// so no more are issued than keep the dies busy.
     #[inline]
     fn has_room(&self) -> bool {
         self.in_flight - self.behind_background < self.device_queue_depth && self.in_flight < self.most_in_flight
@@ -148,7 +148,7 @@ impl Engine {
         if overtaken {
             queue.account.remove_overtaken_page(now);
         }
-        // Its tenant may have written it anew meanwhile.
+        // Its tenant may have rewritten it in the meantime.
         let die = mapping.die_to_read(TenantId(tenant), page);
         if let Some(die) = die.filter(|&die| !may_read(&self.timeline, &self.passed_over, die, tag)) {
             return self.die_lines.add(die, waiting);
@@ -163,7 +163,7 @@ impl Engine {
         self.wake(tenant);
     }
 
-    /// Issues the next page of a tenant whose turn it is, unless its die is busy.
+    /// Issues the next page of the tenant whose turn it is, unless its die is busy.
     fn issue_next<M: Mapping>(&mut self, mapping: &mut M) {
         let now = self.timeline.now();
         let contended = self.are_dies_contended();
@@ -282,16 +282,16 @@ impl Engine {
     }
 }
 
-/// True when a die can read a page now: it is free, or can suspend what it is at, which it does for no page whose turn
-/// is after that of a write that waits.
+/// Whether a die can read a page now: it is free, or can suspend its operation, which it does for no page whose turn is
+/// after that of a waiting write.
 #[inline]
 fn may_read(timeline: &Timeline, passed_over: &[(u64, u16)], die: DieId, tag: u64) -> bool {
     let is_its_turn = || passed_over.iter().all(|&(earlier, _)| tag <= earlier);
     timeline.is_idle(die) || (timeline.is_suspendable(die) && is_its_turn())
 }
 
-/// Whether a request must not start before others of its tenant: a flush before none, and what unmaps pages not before
-/// those that wait to be read.
+/// Whether a request must not start before others of its tenant: a flush before none, and requests that unmap pages not
+/// before waiting reads.
 fn must_wait(queue: &TenantQueue, request: &Request) -> bool {
     match request.op {
         Op::Read | Op::Write => false,

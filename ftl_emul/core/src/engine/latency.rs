@@ -21,7 +21,7 @@ impl Default for LatencyRecord {
 }
 
 impl LatencyRecord {
-    /// Nothing recorded.
+    /// No latencies are recorded.
     #[must_use]
     pub fn new() -> Self {
         let Ok(empty) = Histogram::new_with_bounds(LOWEST_NS, HIGHEST_NS, 2) else {

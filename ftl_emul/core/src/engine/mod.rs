@@ -50,7 +50,7 @@ pub enum Stopped {
     Writes,
     /// These tenants need more input before time can continue.
     Starved(Vec<TenantId>),
-    /// Nothing is left to do, and no time was requested.
+    /// There is no work left, and no time was requested.
     Idle,
 }
 
@@ -145,8 +145,8 @@ impl Engine {
         self.host_page_writes
     }
 
-    /// Requests of live queues whose end became known since the last call. It may be in the future: an operation on
-    /// a die ends at a fixed time, whatever arrives later.
+    /// Requests of live queues whose end became known since the last call. It may be in the future: an operation on a
+    /// die ends at a fixed time, independent of later arrivals.
     pub fn completions(&mut self) -> std::vec::Drain<'_, Completion> {
         self.completions.drain(..)
     }
@@ -163,8 +163,8 @@ impl Engine {
         matches!(self.agenda.next_event(), Some(Event::PageRead { .. }))
     }
 
-    /// Divides the device in another way from now on. Requests that wait keep their order within each tenant; what
-    /// tenants were served before is forgotten.
+    /// Changes the scheduler. Waiting requests keep their order within each tenant; earlier service of tenants is
+    /// forgotten.
     pub fn set_scheduler(&mut self, policy: SchedulerPolicy) {
         if self.scheduler.policy() == policy {
             return;
@@ -181,13 +181,13 @@ impl Engine {
         }
     }
 
-    /// How the device is divided.
+    /// The present scheduler.
     #[must_use]
     pub fn scheduler(&self) -> SchedulerPolicy {
         self.scheduler.policy()
     }
 
-    /// True when nothing is in flight, so that the state of the mapping is complete.
+    /// Whether no request is in flight, so that the state of the mapping is complete.
     #[must_use]
     pub fn is_quiescent(&self) -> bool {
         self.queues.iter().flatten().all(|q| q.account.outstanding() == 0)

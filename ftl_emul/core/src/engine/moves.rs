@@ -1,6 +1,6 @@
-//! Moves of blocks between tenants, in the background: GC frees the blocks a step at a time, within a budget. It bounds
-//! the share of each die's time that moves take while requests are outstanding, and at all times the share of each
-//! tenant's time that they cost: a step takes many times as long as a read, which may arrive in the midst of one.
+//! Moves of blocks between tenants, in the background: GC frees the blocks step by step, within a budget. It limits the
+//! share of each die's time for moves while requests are outstanding, and always the share of each tenant's time that
+//! they cost: a step takes many times as long as a read, which may arrive during one.
 
 use crate::address::DieId;
 use crate::convert::whole;
@@ -12,9 +12,9 @@ use crate::mapping::Mapping;
 
 /// Share of each die's time that moves may take while requests are outstanding, unless another is set.
 pub const DEFAULT_MOVE_BUDGET: f64 = 0.1;
-/// The budget holds over any time of this length: what is saved up for bursts is a part of it.
+/// The budget holds over any period of this length, including time that was saved for bursts.
 const BUDGET_WINDOW_S: f64 = 10.0;
-/// Of the budget: what may be saved up while nothing is moved.
+/// Part of the budget that may be saved while no blocks are moved.
 const BURST_SHARE: f64 = 0.05;
 
 /// 64 victims free a block even where 98 % of their pages are valid.
@@ -37,8 +37,8 @@ pub(super) struct MoveBudget {
     max_background_ns: u64,
     /// Blocks moved since the start.
     pub moved_blocks: u64,
-    /// Victims that a step may collect: twice as many after each that freed no block. The giver's own writes otherwise
-    /// take what each step frees. The time is taken from the budget all the same.
+    /// Victims that a step may collect: twice as many after each that freed no block. Otherwise the giver's own writes
+    /// use up the freed pages. The time is still charged to the budget.
     gc_passes: u64,
     /// Whether the agenda has an event for a step.
     pub step_scheduled: bool,
@@ -83,7 +83,7 @@ impl MoveBudget {
         self.repaid_ns = self.repaid_ns.max(queue.moves_repaid_ns);
     }
 
-    /// Notes that nothing more can be issued now.
+    /// Records that no further operation can be issued now.
     pub fn line_stops(&mut self, timeline: &Timeline) {
         let by_moves = timeline.is_at_background_work() && timeline.dies.idle().is_clear();
         self.stopped = by_moves.then(|| (timeline.now(), timeline.share_at_background_work()));
@@ -100,7 +100,7 @@ impl MoveBudget {
     }
 }
 
-/// How moves of blocks are going.
+/// State of moves of blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MoveStatus {
     /// Share of each die's time that they may take while requests are outstanding.
@@ -109,12 +109,12 @@ pub struct MoveStatus {
     pub done_ns: u64,
     /// Die time of GC that has been decided on and is still to be done.
     pub owed_ns: u64,
-    /// Blocks that have changed hands since the start.
+    /// Blocks that have changed owners since the start.
     pub moved_blocks: u64,
 }
 
 impl Engine {
-    /// How moves of blocks are going.
+    /// State of moves of blocks.
     #[must_use]
     pub fn move_status(&self) -> MoveStatus {
         MoveStatus {

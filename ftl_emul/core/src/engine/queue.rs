@@ -1,4 +1,4 @@
-//! One tenant's requests on their way to the flash.
+//! Requests of one tenant on their way to the flash.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -33,16 +33,16 @@ pub enum Arrival {
         /// Requests outstanding.
         queue_depth: u32,
     },
-    /// By their timestamps.
+    /// At their timestamps.
     Open,
-    /// One by one, at the moment of [`Engine::submit`](crate::engine::Engine::submit).
+    /// One by one, when [`Engine::submit`](crate::engine::Engine::submit) is called.
     Live,
 }
 
 /// A submitted request whose end is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// What the caller named it.
+    /// Identifier given by the caller.
     pub token: u64,
     /// When it is done, nanoseconds since the start.
     pub at_ns: u64,
@@ -102,7 +102,7 @@ pub(crate) struct TenantQueue {
     /// Whether the input is complete.
     pub input_ended: bool,
     pub arrival: Arrival,
-    /// Nothing arrives while paused.
+    /// While paused, no requests arrive.
     pub paused: bool,
     /// Added to timestamps in open loop, so that a tenant that starts late starts at its first request.
     pub time_offset_ns: u64,
@@ -176,7 +176,7 @@ impl TenantQueue {
         }
     }
 
-    /// Requests that nothing but the device keeps from being done.
+    /// Requests that only the device delays.
     pub fn in_service(&self, now: u64) -> usize {
         let held = if self.throttle.is_open(now) { 0 } else { self.arrived.len() };
         self.account.outstanding() as usize - held
@@ -190,7 +190,7 @@ impl TenantQueue {
         (entry.pages_unscheduled == 0).then_some(Completion { token: entry.token, at_ns: entry.done_ns })
     }
 
-    /// One page of a request is done; counts the request when it was the last.
+    /// Completes one page of a request; counts the request if it was the last.
     pub fn page_done(&mut self, slot: u32, now: u64) -> bool {
         let entry = &mut self.outstanding[slot];
         entry.pages_left -= 1;

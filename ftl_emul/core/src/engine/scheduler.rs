@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::convert::whole;
 use crate::error::{FtlError, invalid};
 
-/// How the device divides itself among tenants that wait.
+/// How the device is divided among waiting tenants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SchedulerPolicy {
-    /// By the time of arrival.
+    /// In order of arrival.
     Fifo,
     /// One page of each tenant in turn.
     RoundRobin,
@@ -29,8 +29,8 @@ pub const SCHEDULERS: &[(&str, SchedulerPolicy, &str)] = &[
 /// Fractional bits of virtual service tags.
 const TAG_SHIFT: u32 = 10;
 
-/// How far a tenant that always has requests outstanding may fall behind virtual time and make up for it. Dies do not
-/// wait for each other, so that virtual time runs ahead of a tenant that has, for a moment, nothing for one of them.
+/// How far a tenant that always has requests outstanding may fall behind virtual time and catch up. Dies do not wait
+/// for each other, so virtual time runs ahead of a tenant that momentarily has no request for one of them.
 const MOST_LAG_NS: u64 = 20_000_000;
 
 /// How much service before a change of its weight counts against a tenant, at the new weight. More than that of any
@@ -69,7 +69,7 @@ pub struct Scheduler {
 #[derive(Debug, Clone)]
 pub struct SchedulingEntity {
     weight: f64,
-    /// Tag with which it stands in line, or did when its last turn came.
+    /// Tag with which it is in line, or was at its last turn.
     tag: u64,
     /// Virtual time at which its service so far ends.
     finish_tag: u64,
@@ -125,7 +125,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// How it divides.
+    /// The present policy.
     #[must_use]
     pub fn policy(&self) -> SchedulerPolicy {
         self.policy

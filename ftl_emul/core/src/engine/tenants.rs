@@ -78,7 +78,7 @@ impl Engine {
         Ok(&self.queue(tenant)?.latency)
     }
 
-    /// The latencies of a tenant since this was last called for it; nothing at the first call.
+    /// The latencies of a tenant since the previous call for it; empty at the first call.
     pub fn take_recent_latency(&mut self, tenant: TenantId) -> Result<LatencyRecord, FtlError> {
         let queue = self.queue_mut(tenant)?;
         Ok(queue.recent.replace(LatencyRecord::new()).unwrap_or_default())

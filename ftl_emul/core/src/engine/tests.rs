@@ -135,7 +135,7 @@ fn new_scheduler_serves_requests_already_waiting() {
     for (share, wanted) in shares.iter().zip([0.5, 0.75, 0.5]) {
         assert!((share - wanted).abs() < 0.03, "{shares:?}");
     }
-    // Nothing that waited was lost.
+    // No waiting request was lost.
     assert_eq!(engine.run(&mut mapping, FOREVER), Stopped::Idle);
     for &tenant in &tenants {
         assert_eq!(engine.counters(tenant).unwrap().completed[1], 60_000);
@@ -302,14 +302,14 @@ fn completion_time_is_reported_as_soon_as_it_is_known() {
     engine.submit(&mapping, tenant, Op::Write, 0, 8192, 71).unwrap();
     engine.submit(&mapping, tenant, Op::Read, 4096 * 500, 4096, 72).unwrap();
     assert!(engine.submit(&mapping, tenant, Op::Write, 4096 * 1000, 1, 73).is_err());
-    // The read is of an unmapped page: one transfer. Both pages of the write go to dies of their own.
+    // The read is of an unmapped page: one transfer. The two pages of the write go to different dies.
     assert_eq!(run(&mut engine, &mut mapping, 1_000_000), [(71, 1_902_000), (72, 1_102_000)]);
     assert_eq!(run(&mut engine, &mut mapping, 1_500_000), []);
     assert_eq!(engine.outstanding(tenant).unwrap(), 1);
     assert_eq!(engine.next_event_ns(), Some(1_902_000));
     assert_eq!(run(&mut engine, &mut mapping, 1_902_000), []);
     assert_eq!(engine.next_event_ns(), None);
-    // A read is on its die first, and then on a channel that others may use meanwhile.
+    // A read first uses its die, and then a channel that others may use in the meantime.
     engine.submit(&mapping, tenant, Op::Read, 0, 4096, 74).unwrap();
     assert_eq!(run(&mut engine, &mut mapping, 1_902_000), []);
     assert!(engine.next_event_is_read());

@@ -1,12 +1,12 @@
-//! Upper bounds on what a tenant may do, on flash and on disks.
+//! Upper bounds on the service of a tenant, on flash and on disks.
 
 use crate::convert::whole;
 use crate::error::{FtlError, invalid};
 
-/// How far a rate-limited tenant may catch up after it was held up by something other than its limit.
+/// Time that a rate-limited tenant may catch up after a delay by something other than its limit.
 const LIMIT_BURST_NS: u64 = 1_000_000_000;
 
-/// An upper bound on what a tenant may do.
+/// An upper bound on the service of a tenant.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Limit {
     /// Requests per second.
@@ -64,8 +64,8 @@ pub(crate) struct Throttle {
 impl Throttle {
     /// Changes the limit from now on.
     ///
-    /// What a tenant may catch up on, and what it has to wait for, remain the same number of requests. Nothing was
-    /// counted before a limit was set, so that a new one begins with neither.
+    /// What a tenant may catch up on, and what it has to wait for, remain the same number of requests. Before a limit
+    /// is set nothing is counted, so a new limit begins with neither.
     pub fn set(&mut self, limit: Limit, now: u64) -> Result<(), FtlError> {
         limit.validate()?;
         if self.is_open(now) {
@@ -108,7 +108,7 @@ impl Throttle {
         self.timer_ns = self.timer_ns.filter(|&timer_ns| timer_ns > now);
     }
 
-    /// For how long the limit has held up a request that arrived at a moment and may start.
+    /// Time for which the limit has delayed a request that arrived at a given time and may start.
     #[inline]
     pub fn held_ns(&self, now: u64, arrived: u64) -> u64 {
         self.eligible_ns.min(now).saturating_sub(arrived.max(self.unheld_ns))

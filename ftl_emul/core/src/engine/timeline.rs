@@ -9,10 +9,10 @@ use crate::engine::die_times::{DieTimes, NOT_KNOWN};
 use crate::geometry::{Geometry, NandTiming};
 use crate::nand::Nand;
 
-/// What GC costs in time.
+/// Time model of GC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TimingModel {
-    /// A copied page costs one program, an erase nothing (Kim, Lee and Noh, FAST '15, section 4.1).
+    /// A copied page costs one program, an erase is free (Kim, Lee and Noh, FAST '15, section 4.1).
     Paper,
     /// A copied page costs a read and a program, and two transfers unless copied back within the die; an erase costs
     /// its time.
@@ -92,11 +92,11 @@ pub struct Timeline {
     background_ns: Vec<u64>,
     /// Die time spent on such work so far.
     pub background_done_ns: u64,
-    /// By die: when its last step of such work ends.
+    /// By die: the end of its last step of such work.
     background_until: Vec<u64>,
     /// The latest of these.
     last_background_end: u64,
-    /// How long the page operation being issued waits for such work on its die.
+    /// Time that the page operation being issued waits for such work on its die.
     pub behind_background_ns: u64,
     /// The die of the page operation being issued, if it has one.
     pub die: Option<DieId>,
@@ -216,7 +216,7 @@ impl Timeline {
         self.last_background_end > self.now()
     }
 
-    /// For how long a die is still at such work.
+    /// Remaining time of such work on a die.
     #[inline]
     #[must_use]
     pub fn background_left_ns(&self, die: DieId) -> u64 {
@@ -230,8 +230,8 @@ impl Timeline {
         dies as f64 / self.background_until.len() as f64
     }
 
-    /// How much longer such work makes a read wait for a die: until its end, and then for those reads before it that the
-    /// die would have done meanwhile.
+    /// Additional time that such work makes a read wait for a die: until its end, and then for earlier reads that the
+    /// die would have completed in that time.
     #[inline]
     #[must_use]
     pub fn delay_by_background_ns(&self, die: DieId, reads_before: u64) -> u64 {
@@ -322,7 +322,7 @@ impl Nand for Timeline {
 
     #[inline]
     fn read(&mut self, die: DieId) {
-        // Where the page lives may have had to be read from flash first.
+        // The location of the page may first have to be read from flash.
         self.finish = match self.costs.suspend_ns {
             0 => self.occupy(die, self.finish, self.costs.read_ns),
             _ if self.dies.busy_until(die) <= self.finish => self.occupy(die, self.finish, self.costs.read_ns),

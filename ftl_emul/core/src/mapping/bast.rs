@@ -31,7 +31,7 @@ impl LogScheme for Bast {
         }
         if own != BlockId::NONE {
             merge(store, domain, own, write.cause, Purpose::Collect, nand);
-            // Where pages were unmapped, the new data block may have the place free.
+            // If pages were unmapped, the place in the new data block may be free.
             return store.place(write, nand);
         }
         while store.domains[domain as usize].log_blocks >= store.log_limit(domain) {

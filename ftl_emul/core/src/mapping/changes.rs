@@ -14,7 +14,7 @@ pub(in crate::mapping) type Contents<V> = BTreeMap<u16, Vec<V>>;
 /// A change of tenants or their blocks; tenants are picked from those there are.
 #[derive(Debug, Clone)]
 pub(in crate::mapping) enum Change {
-    /// From, to, blocks, victims at most.
+    /// From, to, blocks, maximum number of victims.
     Move(u8, u8, u8, u8),
     /// Pages, shared, OPS blocks.
     Create(u32, bool, u8),
@@ -37,7 +37,7 @@ pub(in crate::mapping) fn changes(
     ]
 }
 
-/// One of the tenants there are, if any.
+/// One of the existing tenants, if any.
 pub(in crate::mapping) fn pick<V>(contents: &Contents<V>, n: u8) -> Option<TenantId> {
     contents.keys().copied().nth(n as usize % contents.len().max(1)).map(TenantId)
 }
@@ -54,7 +54,7 @@ pub(in crate::mapping) fn three_tenants<M: Mapping, V: Clone + Default>(
 }
 
 impl Change {
-    /// Makes the change where the mapping does not refuse it. New pages hold nothing.
+    /// Makes the change unless the mapping rejects it. New pages contain no data.
     pub fn make<M: Mapping, N: Nand, V: Clone + Default>(
         self,
         ftl: &mut M,

@@ -6,7 +6,7 @@ use crate::mapping::log_block::LogBlockOptions;
 use crate::mapping::page::PageMappingOptions;
 use crate::victim::VictimPolicy;
 
-/// Which mapping.
+/// Kind of mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MappingKind {
     /// [`crate::mapping::page`].
@@ -42,7 +42,7 @@ pub enum MappingOptions {
 }
 
 impl MappingOptions {
-    /// The options that concern `kind`, of those for any mapping. Refuses what `kind` cannot do.
+    /// The options for `kind`, out of those for any mapping. Rejects options that `kind` does not support.
     pub fn new(
         kind: MappingKind,
         page: PageMappingOptions,

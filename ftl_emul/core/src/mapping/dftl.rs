@@ -1,14 +1,14 @@
-//! DFTL: page mapping whose map is on flash, with a part of it in memory.
+//! DFTL: page mapping with its map on flash and a part of it in memory.
 //!
 //! A. Gupta, Y. Kim, B. Urgaonkar, "DFTL: a flash translation layer employing demand-based selective caching of
 //! page-level address mappings", ASPLOS 2009. The map fills *translation pages*, each with the entries of as many
 //! consecutive logical pages as fit; they live in *translation blocks* of their own. In memory are the global
 //! translation directory (GTD: where each translation page is) and the cached mapping table (CMT).
 //!
-//! Data is placed by the [`PageMapping`] that works without this one, which is why GC of data is the same; translation
-//! pages are the data of another one, whose map is the GTD. Translation blocks come on top of the drive's blocks, and
-//! they and the CMT are common to all tenants. What it costs is counted against the tenant that caused it, in
-//! [`MappingCounters`]: `gc_page_writes` and `erases` of [`TenantCounters`] are data's only.
+//! Data is placed by the unmodified [`PageMapping`], so GC of data is the same; translation pages are the data of a
+//! second page mapping, whose map is the GTD. Translation blocks are in addition to the drive's blocks, and all tenants
+//! share them and the CMT. Costs are charged to the tenant that caused them, in [`MappingCounters`]: `gc_page_writes`
+//! and `erases` of [`TenantCounters`] count data only.
 //!
 //! Whoever touches a page loads its entry first. An entry that goes dirty out of the CMT costs reading and programming
 //! its translation page, with all other dirty entries of that page. GC that moves pages whose entries are not cached
@@ -42,12 +42,12 @@ use translation::translation_geometry;
 
 /// Bytes of a map entry on flash.
 const ENTRY_BYTES: u32 = 4;
-/// By default the CMT holds this part of the map.
+/// By default the CMT has this part of the map.
 const DEFAULT_CACHED_PART: u64 = 32;
-/// How DFTL works, beyond the shape of the drive.
+/// Options of DFTL beyond the shape of the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DftlOptions {
-    /// How data is placed.
+    /// Placement of data.
     pub page: PageMappingOptions,
     /// Entries of the CMT; None: a thirty-second of the drive's pages.
     pub cached_entries: Option<u64>,
@@ -88,7 +88,7 @@ impl DftlMapping {
         })
     }
 
-    /// How it works.
+    /// The present options.
     #[must_use]
     pub fn options(&self) -> &DftlOptions {
         &self.options
@@ -119,7 +119,7 @@ impl DftlMapping {
         self.cache.insert(global);
     }
 
-    /// Drops the map entries of pages that will not belong to a tenant any more.
+    /// Drops the map entries of pages that will no longer belong to a tenant.
     fn forget(&mut self, tenant: TenantId, pages: std::ops::Range<u64>) {
         for page in pages {
             let global = self.global(tenant, page);

@@ -1,4 +1,4 @@
-//! How invariants are stated.
+//! Statement of invariants.
 
 /// Fails with the message when the condition does not hold.
 macro_rules! ensure {

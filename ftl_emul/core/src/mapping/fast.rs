@@ -6,8 +6,8 @@
 //! in a switch or partial merge. All other writes are appended to the random log blocks, of which the first opened is
 //! merged first; that merges every logical block with pages in it.
 //!
-//! Where the paper is silent: a write to the logical block of the sequential log block that is out of order merges
-//! that log block and then goes where any other write goes. A full merge that meets the logical block of the
+//! Cases that the paper does not specify: a write to the logical block of the sequential log block that is out of order
+//! merges that log block and then goes to a random log block. A full merge that includes the logical block of the
 //! sequential log block merges that one into its log block, which is cheaper.
 
 use crate::address::{BlockId, LogicalBlockId};

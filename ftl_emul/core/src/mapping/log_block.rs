@@ -1,16 +1,16 @@
-//! Mappings with log blocks: every logical block has a data block in which pages stand at their own offsets, and what
-//! is overwritten goes to *log blocks* until a *merge* brings both together again.
+//! Mappings with log blocks: every logical block has a data block in which pages are at their own offsets, and
+//! overwritten pages go to *log blocks* until a *merge* combines both again.
 //!
-//! Here is what such mappings have in common: blocks and who owns them, data blocks, log blocks, the three kinds of
-//! merge. Which log block a write goes to, and which is merged when, is the affair of a
-//! [`LogScheme`]: [`crate::mapping::bast`] and [`crate::mapping::fast`].
+//! This module has the common parts of such mappings: blocks and their owners, data blocks, log blocks, the three kinds
+//! of merge. A [`LogScheme`] decides which log block a write goes to, and which one is merged when:
+//! [`crate::mapping::bast`] and [`crate::mapping::fast`].
 //!
-//! A block is an erase block or, where `cluster_dies` says so, a *clustered* one: the same-numbered blocks of several
-//! dies, whose pages take turns (C. Hyun et al., "A Performance Model and File System Space Allocation Scheme for
-//! SSDs", section II). All counts of blocks are counts of these.
+//! A block is an erase block or, with `cluster_dies`, a *clustered* one: the same-numbered blocks of several dies, with
+//! their pages interleaved (C. Hyun et al., "A Performance Model and File System Space Allocation Scheme for SSDs",
+//! section II). All counts of blocks are counts of these.
 //!
-//! Over-provisioning *is* log blocks, apart from the free floor that merges copy to. An isolated tenant has log blocks
-//! of its own, sharing tenants have common ones.
+//! Over-provisioning consists of log blocks, except for the free floor that merges copy to. An isolated tenant has its
+//! own log blocks, sharing tenants have common ones.
 
 mod blocks;
 mod check;
@@ -42,7 +42,7 @@ pub(super) use merge::Purpose;
 pub(super) use pages::{LogUse, LogicalBlock};
 pub use scheme::{LogScheme, Write};
 
-/// How a mapping with log blocks works, beyond the shape of the drive.
+/// Options of a mapping with log blocks, beyond the shape of the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogBlockOptions {
     /// Dies that a block spans, page after page; 1: blocks are erase blocks of one die.
@@ -76,7 +76,7 @@ pub(super) struct LogDomain {
 /// A mapping with log blocks.
 pub type LogBlockMapping<S> = Store<S>;
 
-/// Blocks, logical blocks and tenants; the scheme `S` says where writes go.
+/// Blocks, logical blocks and tenants; the scheme `S` determines where writes go.
 pub struct Store<S> {
     geometry: Geometry,
     options: LogBlockOptions,
@@ -89,7 +89,7 @@ pub struct Store<S> {
     log_page: Table<MapEntry>,
     /// Physical page of a log block to logical page; meaningful where `log_page` agrees.
     reverse: Table<LogicalPage>,
-    /// Data blocks are `Full`, log blocks `Open`; only log blocks stand in lists.
+    /// Data blocks are `Full`, log blocks `Open`; only log blocks are in lists.
     pub(super) blocks: Table<Block>,
     pub(super) log_use: Table<LogUse>,
     /// Spare blocks in it are by cluster of dies; segments of namespaces are logical blocks.
@@ -160,7 +160,7 @@ impl<S: LogScheme> Store<S> {
         Ok(mapping)
     }
 
-    /// How it works.
+    /// The present options.
     #[must_use]
     pub fn options(&self) -> &LogBlockOptions {
         &self.options

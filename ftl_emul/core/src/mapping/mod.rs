@@ -1,5 +1,5 @@
-//! Mappings: where logical pages live on flash. The engine, the preconditioning and the Python face speak to a mapping only
-//! through [`Mapping`], so that block and hybrid mappings fit beside the page mapping.
+//! Mappings: placement of logical pages on flash. The engine, preconditioning and the Python API use a mapping only
+//! through [`Mapping`], so that block and hybrid mappings can replace the page mapping.
 
 pub mod bast;
 mod block_division;
@@ -26,7 +26,7 @@ use crate::nand::Nand;
 use crate::op::TenantId;
 pub use tenancy::Tenancy;
 
-/// Where a tenant's pages may be placed.
+/// Blocks in which a tenant's pages may be placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Placement {
     /// In one pool with all other sharing tenants: GC for one copies pages of others.
@@ -50,9 +50,9 @@ pub struct TenantCounters {
     pub trimmed_pages: u64,
     /// Pages of any owner that were copied for this tenant; includes the next two.
     pub gc_page_writes: u64,
-    /// Of those, pages copied to hand blocks to another tenant.
+    /// Part of those: pages copied to hand blocks to another tenant.
     pub reclaim_page_writes: u64,
-    /// Of those, pages copied by static wear levelling.
+    /// Part of those: pages copied by static wear levelling.
     pub wear_page_writes: u64,
     /// Blocks collected while serving this tenant (wear levelling not counted).
     pub victims: u64,
@@ -66,7 +66,7 @@ pub struct TenantCounters {
     pub moved_pages_of: Vec<u64>,
 }
 
-/// What mappings other than the page mapping do besides, since the tenant was created. Times are those of dies and
+/// Additional work of mappings other than the page mapping, since the tenant was created. Times are those of dies and
 /// channels; 0 without a clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MappingCounters {
@@ -92,10 +92,10 @@ pub struct MappingCounters {
     pub map_ns: u64,
 }
 
-/// What a tenant has at the moment.
+/// Present space of a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TenantSpace {
-    /// Where its pages go.
+    /// Placement of its pages.
     pub placement: Placement,
     /// Size of the namespace.
     pub logical_pages: u64,
@@ -117,10 +117,10 @@ pub struct TenantSpace {
     pub pending_out_blocks: u64,
 }
 
-/// How a move of OPS blocks went.
+/// Result of a move of OPS blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MoveProgress {
-    /// Blocks that changed hands in this call.
+    /// Blocks that changed owners in this call.
     pub moved_blocks: u64,
     /// Victims collected to free them.
     pub gc_passes: u64,
@@ -165,7 +165,7 @@ pub trait Mapping {
     /// Reads one page; returns its die, or None when it is unmapped and no flash is read.
     fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<DieId>;
 
-    /// The die that holds the page, if it holds data. Counts nothing.
+    /// The die of the page, if it has data. Not counted.
     fn die_to_read(&self, tenant: TenantId, page: u64) -> Option<DieId>;
 
     /// The die that a host write would go to now; None where that depends on the page written.
@@ -173,7 +173,7 @@ pub trait Mapping {
         None
     }
 
-    /// True when the page holds data. Counts nothing.
+    /// Whether the page has data. Not counted.
     fn is_mapped(&self, tenant: TenantId, page: u64) -> bool {
         self.die_to_read(tenant, page).is_some()
     }
@@ -184,11 +184,11 @@ pub trait Mapping {
     /// Fetches the map entry that a coming access to the page will read.
     fn prefetch(&self, tenant: TenantId, page: u64);
 
-    /// Fetches what overwriting the page will touch besides; reads the map entry, so call it some requests after
+    /// Prefetches further data for overwriting the page; reads the map entry, so call it some requests after
     /// [`Mapping::prefetch`] and some before the write.
     fn prefetch_overwrite(&self, tenant: TenantId, page: u64);
 
-    /// Creates a namespace of `pages`, with `ops_blocks` beyond what they fill.
+    /// Creates a namespace of `pages`, with `ops_blocks` in addition to those they fill.
     fn create_tenant(&mut self, pages: u64, placement: Placement, ops_blocks: u64) -> Result<TenantId, FtlError>;
 
     /// Deletes a namespace and its data; its blocks become spare.
@@ -198,8 +198,8 @@ pub trait Mapping {
     /// growing takes spare blocks first, OPS after.
     fn resize_tenant(&mut self, tenant: TenantId, pages: u64) -> Result<(), FtlError>;
 
-    /// Starts a move of OPS blocks of `from` to `to` (None: the device's spare). Refused when `from` could not work
-    /// without them. They change hands in [`Mapping::advance_moves`].
+    /// Starts a move of OPS blocks of `from` to `to` (None: the device's spare). Rejected if `from` could not work
+    /// without them. They change owners in [`Mapping::advance_moves`].
     fn request_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError> {
         self.tenancy_mut().request_move(from, to, blocks)
     }
@@ -234,12 +234,12 @@ pub trait Mapping {
         Ok(&self.tenancy().known(tenant)?.counters)
     }
 
-    /// What a tenant's merges and accesses to the map on flash were; all 0 where a mapping has neither.
+    /// A tenant's merges and accesses to the map on flash; all 0 if a mapping has neither.
     fn mapping_counters(&self, tenant: TenantId) -> Result<MappingCounters, FtlError> {
         Ok(self.tenancy().known(tenant)?.mapping_counters)
     }
 
-    /// What a tenant has.
+    /// Space of a tenant.
     fn space(&self, tenant: TenantId) -> Result<TenantSpace, FtlError>;
 
     /// Verifies every invariant of the mapping's state; the error names the first that is broken.

@@ -1,4 +1,4 @@
-//! How fast blocks change hands while the drive serves requests.
+//! Pace at which blocks change owners while the drive serves requests.
 
 use crate::mapping::Mapping;
 use crate::nand::Nand;
@@ -6,8 +6,8 @@ use crate::nand::Nand;
 /// 64 victims free a block even where 98 % of their pages are valid.
 const MOST_GC_PASSES: u64 = 64;
 
-/// Steps of pending moves without a clock, between host writes. The victims that a step may collect double with every
-/// step that hands nothing over: a busy giver with little to give otherwise uses up what each step frees.
+/// Steps of pending moves without a clock, between host writes. The maximum victims of a step double with every step
+/// that moves no block: otherwise a busy giver with few free pages uses up the pages that each step frees.
 #[derive(Debug, Clone)]
 pub struct MovePace {
     gc_passes: u64,

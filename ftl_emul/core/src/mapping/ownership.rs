@@ -1,8 +1,8 @@
 //! Creation, deletion and resizing of tenants, and moves of blocks between them, for all mappings.
 //!
-//! A move of OPS blocks is first requested, which checks that the giver can live without the blocks, and then handed
-//! over block by block. A block is handed over erased; where the giver has none to spare, its own GC or merges free
-//! one, a bounded number of times a call, so that no call takes long and the floor of free blocks always stands.
+//! A move of OPS blocks is first requested, which checks that the giver can work without the blocks, and then carried
+//! out block by block. Blocks are moved erased; if the giver has none to spare, its own GC or merges free one, a
+//! limited number of times per call, so that no call takes long and the floor of free blocks is always kept.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::nand::{Nand, Untimed};
 use crate::op::TenantId;
 use crate::pool::SPARE;
 
-/// What a giver has for a taker.
+/// What a giver can offer a taker.
 pub(in crate::mapping) enum Offer<P> {
     /// An erased block, removed from all lists of the giver.
     Block(BlockId),
@@ -44,7 +44,7 @@ pub(in crate::mapping) trait Ownership: Mapping {
     /// Which of the places that [`super::tenancy::Tenancy::spare`] has is a block's.
     fn place_of(&self, block: BlockId) -> usize;
 
-    /// Makes what is kept of a domain that of one without blocks, in place of anything that was kept of it.
+    /// Resets the state of a domain to that of one without blocks.
     fn reset_domain(&mut self, domain: u32);
 
     /// Puts an erased block, which is spare and in no list, in a domain.
@@ -53,13 +53,13 @@ pub(in crate::mapping) trait Ownership: Mapping {
     /// Takes an erased block from a domain, or from the spare (None), if there is one to give to the taker.
     fn offer(&mut self, giver: Option<u32>, taker: Option<u32>) -> Offer<Self::Place>;
 
-    /// Frees a block for a move; false when nothing there can be freed.
+    /// Frees a block for a move; false if no block there can be freed.
     fn make_room_at<N: Nand>(&mut self, place: Self::Place, cause: TenantId, nand: &mut N) -> bool;
 
     /// Erased blocks of a domain.
     fn free_blocks(&self, domain: u32) -> u64;
 
-    /// Pages left in a domain's open blocks that host writes go to; 0 where there are none such.
+    /// Free pages in a domain's open blocks for host writes; 0 without such blocks.
     fn open_pages(&self, _domain: u32) -> u64 {
         0
     }
@@ -155,7 +155,7 @@ pub(in crate::mapping) trait Ownership: Mapping {
         }
     }
 
-    /// Returns every block of a domain without data to the spare, erasing what was written.
+    /// Returns all blocks of a domain without data to the spare, erasing written ones.
     fn dissolve(&mut self, domain: u32) {
         self.reset_domain(domain);
         for block in (0..exact::<u32>(self.blocks().len())).map(BlockId) {

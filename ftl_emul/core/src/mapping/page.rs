@@ -32,7 +32,7 @@ use crate::pool::{FreeBlocks, HOST, Pool};
 use crate::table::{Table, prefetch_line};
 use crate::victim::VictimPolicy;
 
-/// How a page mapping works, beyond the shape of the drive.
+/// Options of a page mapping, beyond the shape of the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageMappingOptions {
     /// Which block GC collects.
@@ -150,7 +150,7 @@ impl PageMapping {
         Ok(mapping)
     }
 
-    /// How it works.
+    /// The present options.
     #[must_use]
     pub fn options(&self) -> &PageMappingOptions {
         &self.options
@@ -170,7 +170,7 @@ impl PageMapping {
         }
     }
 
-    /// Who has which device-wide logical page.
+    /// Owners of device-wide logical pages.
     #[inline(always)]
     pub(in crate::mapping) fn namespaces(&self) -> &Namespaces {
         &self.tenancy.namespaces

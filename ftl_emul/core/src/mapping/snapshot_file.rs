@@ -1,8 +1,8 @@
 //! The file with the state of a mapping, for all mappings.
 //!
 //! Layout, little-endian: magic, format version (u32), code of the mapping (u8), length of the head (u64), head
-//! (postcard), the tables as they stand in memory, CRC-32 of all that. The head carries everything but the tables.
-//! The checksum is verified before anything is made of what was read.
+//! (postcard), the tables as in memory, CRC-32 of all of it. The head contains everything except the tables.
+//! The checksum is verified before any of the data is used.
 
 use std::io::{self, Read, Write};
 
@@ -52,8 +52,7 @@ pub(in crate::mapping) fn write_snapshot(
     to.write_all(&sum.to_le_bytes())
 }
 
-/// Reads what [`write_snapshot`] wrote. `make` builds an empty mapping from the head, `tables` says where its tables
-/// are.
+/// Reads a file of [`write_snapshot`]. `make` builds an empty mapping from the head, `tables` returns its tables.
 pub(in crate::mapping) fn read_snapshot<H: DeserializeOwned, M>(
     code: u8,
     from: &mut impl Read,
@@ -91,7 +90,7 @@ pub(in crate::mapping) fn refuse<T>(reason: impl Into<String>) -> Result<T, FtlE
     Err(FtlError::Snapshot(reason.into()))
 }
 
-/// Sums what passes through.
+/// Computes the checksum of the data that passes through.
 struct Checksummed<'a, T> {
     inner: &'a mut T,
     sum: crc32fast::Hasher,

@@ -1,7 +1,7 @@
 //! Tenants, the domains of blocks that they own, spare blocks, and pending moves of blocks, for all mappings.
 //!
-//! Blocks are owned by *domains*: one for each isolated tenant, one for all sharing tenants. What is counted here is
-//! changed by [`crate::mapping::ownership`] only, apart from counters.
+//! Blocks are owned by *domains*: one for each isolated tenant, one for all sharing tenants. Only
+//! [`crate::mapping::ownership`] changes the counts kept here, except for counters.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ use crate::pool::FreeBlocks;
 /// Domain of the sharing tenants.
 pub(in crate::mapping) const SHARED_DOMAIN: u32 = 0;
 
-/// A pending move of blocks; None stands for the spare blocks.
+/// A pending move of blocks; None represents the spare blocks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(in crate::mapping) struct Transfer {
     pub from: Option<TenantId>,
@@ -25,7 +25,7 @@ pub(in crate::mapping) struct Transfer {
     pub blocks: u64,
 }
 
-/// The blocks that one isolated tenant, or all sharing tenants, own. Mappings keep what else they need of it.
+/// The blocks of one isolated tenant, or of all sharing tenants. Mappings keep further state of it.
 #[derive(Debug, Clone, Default)]
 pub(in crate::mapping) struct Domain {
     pub in_use: bool,
@@ -36,7 +36,7 @@ pub(in crate::mapping) struct Domain {
     pub wear: Wear,
 }
 
-/// One tenant, beyond its namespace.
+/// State of one tenant, in addition to its namespace.
 #[derive(Debug, Clone)]
 pub(in crate::mapping) struct Tenant {
     pub domain: u32,
@@ -106,7 +106,7 @@ impl Tenancy {
         pages.div_ceil(u64::from(self.block_pages))
     }
 
-    /// Blocks that a domain owns beyond what its tenants' sizes fill.
+    /// Blocks of a domain in addition to those that its tenants' sizes fill.
     pub(in crate::mapping) fn ops_blocks(&self, domain: u32) -> i64 {
         let Domain { blocks, logical_blocks, .. } = self.domains[domain as usize];
         signed(blocks) - signed(logical_blocks)
@@ -129,7 +129,7 @@ impl Tenancy {
         self.spare_blocks().saturating_sub(taken)
     }
 
-    /// Refuses what would leave a domain fewer OPS blocks than it needs.
+    /// Rejects changes that would leave a domain fewer OPS blocks than it needs.
     fn require_ops(&self, would_keep: i64) -> Result<(), FtlError> {
         let minimum = self.min_ops_blocks;
         if would_keep < signed(minimum) {
@@ -147,8 +147,8 @@ impl Tenancy {
         Ok(())
     }
 
-    /// Adds a tenant whose domain, which may be new, is to get so many blocks of the spare. Refuses one that the spare
-    /// cannot provide for.
+    /// Adds a tenant whose domain, which may be new, gets this many blocks of the spare. Rejects a tenant for which the
+    /// spare does not suffice.
     pub(in crate::mapping) fn add_tenant(
         &mut self,
         pages: u64,
@@ -185,8 +185,8 @@ impl Tenancy {
         exact::<u32>(unused)
     }
 
-    /// Removes a tenant without mapped pages and moves. False when its domain is left without tenants; else what its
-    /// size filled becomes spare, as it is freed.
+    /// Removes a tenant without mapped pages and moves. False if its domain is left without tenants; otherwise the
+    /// blocks that its size filled become spare, as they are freed.
     pub(in crate::mapping) fn remove_tenant(&mut self, tenant: TenantId) -> Result<bool, FtlError> {
         let domain = self.domain_of(tenant)?;
         let logical_blocks = self.blocks_for(self.namespaces.pages(tenant));

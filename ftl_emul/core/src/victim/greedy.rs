@@ -1,8 +1,8 @@
 //! Greedy victim choice in O(1) with hardly any work for each invalidated page.
 //!
-//! Only blocks near the minimum stand in lists by valid count ("near"); the rest ("far") are kept in an array, and
-//! losing a page costs them one decrement. Moving every block from list to list at every overwrite, as textbook
-//! bucket queues do, costs two or three cache misses each and was two thirds of all time spent.
+//! Only blocks near the minimum are in lists by valid count ("near"); the rest ("far") are in an array, where losing a
+//! page costs one decrement. Moving every block from list to list at every overwrite, as in textbook bucket queues,
+//! costs two or three cache misses each and took two thirds of the total time.
 
 use serde::{Deserialize, Serialize};
 
@@ -140,7 +140,7 @@ impl GreedyIndex {
         }
     }
 
-    /// True when there are `lists` lists and every count lies among them.
+    /// Whether there are `lists` lists and every count has one of them.
     pub fn fits(&self, lists: usize) -> bool {
         self.lists.len() == lists && (self.lowest.max(self.threshold) as usize) < lists
     }

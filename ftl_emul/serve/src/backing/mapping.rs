@@ -1,7 +1,7 @@
 //! Data on tmpfs, mapped into this process: reads and writes are copies of memory instead of system calls.
 //!
-//! Touching a page for which there is no memory ends a process (SIGBUS). So a file is mapped only once all of it is
-//! allocated, and whoever frees pages has the mapping to itself until they are allocated again.
+//! Accessing a page for which there is no memory kills the process (SIGBUS). So a file is mapped only after all of it
+//! is allocated, and a thread that frees pages has exclusive access to the mapping until they are allocated again.
 //!
 //! Allocated pages that were never written are holes of the file nevertheless, by which placement is rebuilt and clients
 //! find data. Touching them would end that, so reads do not.
@@ -18,9 +18,9 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstatfs, fstatvfs, seek};
 use rustix::io::{Errno, retry_on_intr};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice, volatile_memory};
 
-/// Of `struct statfs`.
+/// `f_type` of tmpfs in `struct statfs`.
 const TMPFS: u64 = 0x0102_1994;
-/// What is known to be written or not.
+/// Unit for which it is recorded whether it was written.
 const PAGE_BYTES: usize = 4096;
 static ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
@@ -28,7 +28,7 @@ static ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 #[derive(Debug)]
 pub struct Mapping {
     file: Arc<File>,
-    /// For the log.
+    /// Name for the log.
     path: PathBuf,
     /// None, until the next start, once there was no memory for all of it.
     mapped: RwLock<Option<Mapped>>,
@@ -53,7 +53,7 @@ impl Mapping {
         Some(Self { file: Arc::clone(file), path: path.to_owned(), mapped: RwLock::new(Some(mapped)) })
     }
 
-    /// Carries out what is done with mapped data; false where the file, or that part of it, is not mapped.
+    /// Runs an operation on mapped data; false if the file, or that part of it, is not mapped.
     fn with(&self, work: impl FnOnce(&Mapped) -> volatile_memory::Result<()>) -> bool {
         let mapped = self.mapped.read().unwrap_or_else(PoisonError::into_inner);
         mapped.as_ref().is_some_and(|mapped| work(mapped).is_ok())
@@ -107,7 +107,7 @@ impl Mapping {
         punched
     }
 
-    /// Changes the length of the file by `resize`, and maps it anew.
+    /// Changes the length of the file with `resize`, and maps it anew.
     pub fn resize(&self, resize: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut mapped = self.mapped.write().unwrap_or_else(PoisonError::into_inner);
         let before = mapped.take();
@@ -165,7 +165,7 @@ impl Mapped {
         }
     }
 
-    /// The whole pages of a range are not written any more.
+    /// Marks the whole pages of a range as not written.
     fn forget(&mut self, offset: u64, length: u64) {
         let (begin, end) = (exact::<usize>(offset), exact::<usize>(offset + length));
         for page in begin.div_ceil(PAGE_BYTES)..end / PAGE_BYTES {
@@ -192,7 +192,7 @@ impl Mapped {
         Ok(())
     }
 
-    /// Where something is about to be written.
+    /// Marks a range that is about to be written.
     fn to_write(&self, at: usize, length: usize) -> volatile_memory::Result<VolatileSlice<'_>> {
         let target = self.region.get_slice(at, length)?;
         self.note_written(at, length);
@@ -200,7 +200,7 @@ impl Mapped {
     }
 }
 
-/// Allocates what is missing of a range. Pages that are allocated once more are data from then on, as if written.
+/// Allocates the missing pages of a range. Pages that are allocated again count as written data.
 fn allocate(file: &File, offset: u64, length: u64) -> io::Result<()> {
     Ok(retry_on_intr(|| fallocate(file, FallocateFlags::KEEP_SIZE, offset, length))?)
 }
@@ -220,7 +220,7 @@ fn check_room(file: &File, missing: u64) -> io::Result<()> {
     let available = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"));
     let available_kib: u64 = available.and_then(|kib| kib.parse().ok()).unwrap_or(0);
     let space = fstatvfs(file)?;
-    // Without a limit the file system says 0 of 0.
+    // Without a limit the file system reports 0 of 0.
     let free_kib = if space.f_blocks == 0 { u64::MAX } else { space.f_bavail.saturating_mul(space.f_frsize) / 1024 };
     let left_kib = available_kib.min(free_kib);
     if missing / 1024 <= left_kib / 2 {
@@ -286,7 +286,7 @@ pub mod tests {
         backing.punch(0, SIZE / 2).unwrap();
         assert_eq!(allocated(), SIZE);
         assert_eq!(holes(&file), [[true; 128], [false; 128]].concat());
-        // As after a kill: nothing but the file is left.
+        // As after a kill: only the file remains.
         let backing = open(&file);
         assert_eq!(holes(&file), [[true; 128], [false; 128]].concat());
         backing.zero(SIZE / 2, SIZE / 4).unwrap();
@@ -309,7 +309,7 @@ pub mod tests {
         let mut found = [0; 4096];
         backing.read(&mut found, SIZE / 2 - 4096).unwrap();
         assert_eq!(found, [7; 4096]);
-        // As where the file is on disk.
+        // As for a file on disk.
         backing.read(&mut found, SIZE).unwrap();
         assert_eq!(found, [0; 4096]);
     }
@@ -324,7 +324,7 @@ pub mod tests {
         let mut found = [0; 5000];
         backing.read_now(&mut found, 1 << 49).unwrap();
         assert_eq!(found, [7; 5000]);
-        // One that grows beyond it.
+        // A namespace that grows beyond it.
         let (_folder, backing) = mapped(SIZE);
         backing.resize(1 << 50).unwrap();
         assert!(!is_mapped(&backing));

@@ -6,10 +6,10 @@ use ftl_core::{Drive, Op, TenantId};
 use crate::error::ServeError;
 use crate::namespace::Namespace;
 
-/// Requests handed to the drive at once while it is filled from the files.
+/// Requests passed to the drive at once while it is filled from the files.
 const FILL_BATCH: usize = 4096;
 
-/// Maps what holds data and, unless `keep_mapped`, unmaps what does not; returns the pages changed.
+/// Maps pages with data and, unless `keep_mapped`, unmaps those without; returns the pages changed.
 pub(super) fn reconcile(drive: &mut Drive, namespaces: &[Namespace], keep_mapped: bool) -> Result<u64, ServeError> {
     let page = u64::from(drive.geometry().page_bytes);
     let mut fill = Fill::new(page);

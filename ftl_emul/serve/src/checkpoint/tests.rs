@@ -89,8 +89,8 @@ fn apply(model: &Model, namespaces: &[Namespace], changes: &[(usize, bool, u64, 
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Whatever is written and trimmed before and after a checkpoint, and whether there is one: what is placed
-    /// after a crash is what was placed before it.
+    /// For any writes and trims before and after a checkpoint, and with or without one: the placement after a crash
+    /// is the placement before it.
     #[test]
     fn placement_after_a_crash_matches_the_data(
         kind in proptest::sample::select(MAPPINGS.iter().map(|(name, ..)| *name).collect::<Vec<_>>()),

@@ -52,7 +52,7 @@ impl FlashConfig {
         })
     }
 
-    /// Where pages of a namespace go.
+    /// Placement of a namespace's pages.
     #[must_use]
     pub fn placement(&self) -> Placement {
         if self.mapping.isolated { Placement::Isolated } else { Placement::Shared }

@@ -1,5 +1,5 @@
-//! The control socket: JSON lines, one command and one reply each. Whoever may connect may command; nobody gets at
-//! guest data through it.
+//! The control socket: JSON lines, one command and one reply each. A client that may connect may send all commands;
+//! none of them gives access to guest data.
 
 pub mod protocol;
 mod statistics;
@@ -21,10 +21,10 @@ use crate::server::Server;
 const MAX_LINE_BYTES: usize = 64 << 10;
 /// A connection is closed when no complete command arrives for this time.
 const IDLE: Duration = Duration::from_secs(60);
-/// As is one whose client does not take its replies.
+/// Also closed: a connection whose client does not read its replies.
 const STUCK: Duration = Duration::from_secs(10);
 
-/// Starts to listen on an inherited socket; nothing without one.
+/// Starts to listen on an inherited socket, if there is one.
 pub fn start(server: &'static Server, listening: Option<RawFd>) -> Result<(), ServeError> {
     let Some(fd) = listening else { return Ok(()) };
     let listener = UnixListener::from(inherited::take(fd));

@@ -12,7 +12,7 @@ use crate::server::{Server, Wanted};
 /// The version of commands and replies.
 pub const VERSION: u32 = 1;
 
-/// What every command has.
+/// Fields of every command.
 #[derive(Deserialize)]
 struct Envelope {
     v: u32,
@@ -29,7 +29,7 @@ struct Envelope {
 enum Command {
     /// The served device, and the version of the server.
     Hello {},
-    /// Counters and space of every namespace; `brief`: only what the controller reads in every epoch.
+    /// Counters and space of every namespace; `brief`: only those that the controller reads in every epoch.
     Stats {
         #[serde(default)]
         brief: bool,
@@ -50,7 +50,7 @@ enum Command {
     SetMoveBudget { share: f64 },
     /// Share of the time of each die.
     SetWeight { namespace: String, weight: f64 },
-    /// How device time is divided among the namespaces.
+    /// The tenant scheduler.
     SetScheduler { scheduler: String },
     /// Limits; absent or null: unlimited.
     SetLimit {
@@ -119,7 +119,7 @@ fn line(reply: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// What belongs to one connection and ends with it.
+/// State of one connection, which ends with it.
 #[derive(Debug)]
 pub struct Session {
     /// The client is root or the owner of the server.
@@ -150,7 +150,7 @@ pub fn answer(server: &Server, session: &mut Session, command: &[u8]) -> Vec<u8>
 }
 
 impl Session {
-    /// Of a client that is root or the owner of the server, or is not.
+    /// Whether the client is root or the owner of the server.
     #[must_use]
     pub fn new(is_owner: bool) -> Self {
         Self { is_owner, recorder: None }

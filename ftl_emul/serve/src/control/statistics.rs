@@ -34,9 +34,9 @@ pub fn hello(server: &Server) -> Value {
     })
 }
 
-/// Counters and space of every namespace; `brief`: without what the controller does not read in every epoch.
+/// Counters and space of every namespace; `brief`: only those that the controller reads in every epoch.
 pub fn statistics(server: &Server, brief: bool) -> Result<Value, ServeError> {
-    // Before the drive: those who change settings take the two in this order.
+    // Before the drive: commands that change settings take the two locks in this order.
     let (settings, namespaces) = {
         let settings = server.settings();
         (settings.clone(), server.namespaces())
@@ -57,7 +57,7 @@ pub fn statistics(server: &Server, brief: bool) -> Result<Value, ServeError> {
     Ok(fields)
 }
 
-/// What commands have set: the parts of `statistics` by the same names.
+/// Values set by commands: the parts of `statistics` with the same names.
 pub fn settings_in_force(server: &Server) -> Value {
     let (settings, namespaces) = {
         let settings = server.settings();

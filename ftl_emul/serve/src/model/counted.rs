@@ -11,9 +11,9 @@ use crate::model::Request;
 const BATCH: usize = 64;
 /// Requests gathered at most, while another thread holds the drive.
 const CAPACITY: usize = 4096;
-/// As many pages gathered are applied as well, however few requests they are of.
+/// Gathered pages are applied from this number on, however few requests they belong to.
 const BATCH_PAGES: u64 = 8 << 10;
-/// Pages gathered at most; only whoever brings several at once waits for that.
+/// Maximum number of gathered pages; only a thread that submits several requests at once waits for that.
 const CAPACITY_PAGES: u64 = 16 << 10;
 
 /// Columns of requests, allocated once.
@@ -23,7 +23,7 @@ struct Batch {
     op: Vec<u8>,
     offset: Vec<u64>,
     length: Vec<u64>,
-    /// That all of them touch, about.
+    /// Approximate number of pages that they touch.
     pages: u64,
 }
 
@@ -133,7 +133,7 @@ impl Counted {
         }
         let n = batch.tenant.len();
         if drive.apply(batch.requests(0, n)).is_err() {
-            // One of them is beyond the end of a namespace that was shrunk meanwhile; the others still count.
+            // One of them exceeds the end of a namespace that was shrunk in the meantime; the others still count.
             for i in 0..n {
                 let _beyond_the_end = drive.apply(batch.requests(i, i + 1));
             }

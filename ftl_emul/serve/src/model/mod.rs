@@ -1,7 +1,7 @@
 //! The model beside the data, of flash or of disks: every request is passed to it, and it says when a request is done.
 //!
-//! It never holds guest data, so whatever goes wrong in it costs statistics and timing, not data: after a panic in
-//! the model, requests are served without it.
+//! It never holds guest data, so its faults affect statistics and timing, but not data: after a panic in the model,
+//! requests are served without it.
 
 mod counted;
 mod modelled;
@@ -25,14 +25,14 @@ use crate::error::{ServeError, refuse};
 /// See [`Model::piece_bytes`]. Reads and writes are measured by what is moved, the others by the work on the map.
 const MOVED_BYTES: u64 = 1 << 20;
 const TRIMMED_PAGES: u64 = 1024;
-/// A page of zeroes is a command of its own to the model of flash.
+/// A page of zeroes is a separate command to the flash model.
 const ZEROED_PAGES: u64 = 64;
 const DISK_PAGE_BYTES: u64 = 4096;
 
 /// A request, or a piece of one, as the model sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
-    /// Whose.
+    /// Its namespace.
     pub tenant: TenantId,
     /// Kind.
     pub op: Op,
@@ -52,7 +52,7 @@ pub enum Model {
     Timed(Arc<Timed<Drive>>),
     /// Disks, with time; they have no placement.
     Disks(Arc<Timed<Array>>),
-    /// Disks without time: nothing to model.
+    /// Disks without time: no model.
     Still,
 }
 
@@ -67,15 +67,15 @@ impl Ticket {
         self.0.is_some()
     }
 
-    /// For a request whose client does not wait any more.
+    /// Abandons a request whose client no longer waits.
     pub fn given_up() -> Self {
         Self(None)
     }
 }
 
 impl Model {
-    /// Bytes of a request that are served at once. A larger one is served in pieces of so much, one after the other, each
-    /// of which takes its turn as if it were a request.
+    /// Bytes of a request that are served at once. A larger one is served in pieces of this size, one after the other,
+    /// each of which is scheduled like a request.
     #[inline]
     pub fn piece_bytes(&self, op: Op) -> u64 {
         let page_bytes = match self {
@@ -120,8 +120,8 @@ impl Model {
         }
     }
 
-    /// Returns when the model says that the request is done. `moved`: its data is where it should be; `gone` is asked
-    /// now and then whether nobody cares any more how long it takes: the server is stopping, or the client is gone.
+    /// Returns when the request is done by the model. `moved`: its data has been transferred; `gone` is called from
+    /// time to time and returns whether the time no longer matters: the server is stopping, or the client is gone.
     pub fn end(&self, request: Request, ticket: Ticket, moved: bool, gone: impl FnMut() -> bool) {
         match (self, ticket.0) {
             (Self::Timed(timed), Some(waiting)) => timed.wait(waiting, gone),

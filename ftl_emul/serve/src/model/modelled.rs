@@ -22,7 +22,7 @@ pub trait Modelled: Send {
     fn next_event_is_read(&self) -> bool;
     /// Modelled time.
     fn now_ns(&self) -> u64;
-    /// What space is released by.
+    /// Unit in which space is released.
     fn page_bytes(&self) -> u64;
 }
 

@@ -1,4 +1,4 @@
-//! How late completions are, and so how much earlier to release them: what waking a thread costs, and the way to the
+//! Measures how late completions are, to release them earlier by that: the time to wake a thread, and the way to the
 //! client and back.
 
 use std::collections::VecDeque;
@@ -14,12 +14,12 @@ const MOST_LEAD_NS: i64 = 1_000_000;
 const MOST_LATE_NS: i64 = 10_000_000;
 /// Weight of one observation of the lead: 1 / this.
 const LEAD_INERTIA: i64 = 32;
-/// A round trip through socket and server, which the client sees on top of the model: a first guess, and the longest
-/// pause between a request's end and the arrival of the one that follows it that counts as such.
+/// A round trip through socket and server, which the client sees in addition to the modelled time: an initial guess,
+/// and the longest pause between a request's end and the arrival of the next one that counts as a round trip.
 const ROUND_TRIP_GUESS_NS: i64 = 30_000;
 const MOST_PAUSE_NS: u64 = 250_000;
-/// Clients that think for a moment before they continue look as if they were far away. So no more is made good than this,
-/// or than one part in so many of what requests take, if that is more.
+/// Clients that pause briefly before they continue seem to be far away. So no more than this is compensated, or than
+/// this fraction of the duration of requests, if that is more.
 const SURE_ROUND_TRIP_NS: i64 = 100_000;
 const ROUND_TRIP_SHARE: i64 = 8;
 /// Weight of one observation of the round trip and of the duration of requests: 1 / this.
@@ -28,13 +28,13 @@ const ROUND_TRIP_INERTIA: i64 = 64;
 /// Punctuality of completions.
 #[derive(Debug, Clone, Copy)]
 pub struct Punctuality {
-    /// How early requests are released to end in time, nanoseconds.
+    /// Time by which requests are released early to end in time, nanoseconds.
     pub lead_ns: i64,
-    /// How much earlier than modelled they end here, so that the client sees them in time.
+    /// Time by which they end early here, so that the client sees them in time.
     pub round_trip_ns: i64,
     /// Requests that waited.
     pub waited: u64,
-    /// Sum of their lateness; what ended early counts against it.
+    /// Sum of their lateness; early ends are negative.
     pub late_ns: i64,
 }
 
@@ -68,8 +68,8 @@ impl Lessons {
         }
     }
 
-    /// A request has arrived. A client that sends one as soon as it has the answer to another shows how long the way
-    /// is, with what it costs to serve many at once. Which answer it was is not known; on average any order does.
+    /// A request has arrived. A client that sends one as soon as it has the answer to another reveals the round-trip
+    /// time, including the cost of serving many at once. Which answer it was is unknown; on average any order does.
     pub fn arrived(&self, tenant: TenantId, at_ns: u64) {
         let pause_ns = self.ends.get(usize::from(tenant.0)).and_then(|ends| ends.pause_before(at_ns));
         if let Some(pause_ns) = pause_ns {
@@ -116,7 +116,7 @@ impl Lessons {
     }
 }
 
-/// Moves an average towards an observation. Two threads at once may lose one, which averages do not mind.
+/// Moves an average towards an observation. Of two concurrent threads one may be lost, which does not matter.
 fn move_towards(average: &AtomicI64, observed: i64, inertia: i64) {
     let known = average.load(Ordering::Relaxed);
     average.store(known + (observed - known) / inertia, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Waiting requests whose end is known, and the timer of the clock thread.
 //!
-//! They have a lock of their own, held for moments only: whoever works on the model may lose the processor while it
-//! holds the drive's, and those who are due must not wait for that.
+//! They have a separate lock, held for moments only: a thread that works on the model may lose the processor while it
+//! holds the drive's lock, and due requests must not wait for that.
 
 use std::cmp::Ordering as Order;
 use std::collections::BinaryHeap;
@@ -16,7 +16,7 @@ pub const NEVER: u64 = u64::MAX;
 #[derive(Debug)]
 pub struct Waiter {
     thread: Thread,
-    /// The request it waits for, counted by itself.
+    /// The request that it waits for, by number.
     turn: AtomicU64,
     /// The last that was released.
     released: AtomicU64,

@@ -1,9 +1,9 @@
 //! Time: requests wait until the modelled drive, flash or disks, would be done with them.
 //!
-//! Modelled time is the wall clock since the start, divided by the time scale. The engine is brought up to the
-//! present whenever a request arrives, and by the clock thread whenever something happens in it that a request waits
-//! for. It reports the end of a request as soon as that is decided, mostly long before; the clock thread then wakes who
-//! waits for it in time.
+//! Modelled time is the wall clock since the start, divided by the time scale. The engine is advanced to the present
+//! whenever a request arrives, and by the clock thread whenever an event occurs that a request waits for. It reports
+//! the end of a request as soon as that is determined, usually long before; the clock thread then wakes the waiting
+//! thread in time.
 
 use std::sync::{Mutex, TryLockError};
 use std::thread;
@@ -33,7 +33,7 @@ pub struct Waiting {
     is_piece: bool,
 }
 
-/// Who waits for which token of the engine.
+/// Waiting threads by token of the engine.
 #[derive(Debug, Default)]
 struct Waiters {
     /// None in a slot that is free.
@@ -137,7 +137,7 @@ impl<D: Modelled> Timed<D> {
         })
     }
 
-    /// Lets a request arrive. None when the model cannot take it: then there is nothing to wait for.
+    /// Submits a request. None if the model cannot take it: then there is no wait.
     pub fn submit(&self, request: Request, arrived: Instant) -> Option<Waiting> {
         let Request { tenant, op, offset, length, is_piece } = request;
         let arrived_ns = self.clock.wall_ns(arrived);
@@ -151,7 +151,7 @@ impl<D: Modelled> Timed<D> {
         let slot = state.waiters.put(turn.clone());
         let taken = state.drive.submit(tenant, op, offset, length, slot as u64);
         if taken.is_err() {
-            // Beyond a namespace that has shrunk meanwhile, or nothing to do.
+            // Beyond a namespace that was shrunk in the meantime, or an empty request.
             state.waiters.take(slot);
         } else {
             let now_ns = state.drive.now_ns();
@@ -176,7 +176,7 @@ impl<D: Modelled> Timed<D> {
         }
     }
 
-    /// What space is released by.
+    /// Unit in which space is released.
     pub fn page_bytes(&self) -> u64 {
         self.page_bytes
     }
@@ -202,8 +202,8 @@ impl<D: Modelled> Timed<D> {
         Some(done)
     }
 
-    /// Brings the drive up to the present. Not further, as what arrives meanwhile would come too late; but when a read
-    /// ends is known only once it has left its die, which may be too late to wake its thread in time.
+    /// Advances the drive to the present, and not further, as later arrivals would come too late; but the end of a read
+    /// is known only after it has left its die, which may be too late to wake its thread in time.
     fn advance(&self, state: &mut State<D>, now_ns: u64) {
         state.drive.run_to(self.clock.to_model(now_ns));
         let soon_ns = self.clock.to_model(now_ns + self.lessons.lead_ns());
@@ -215,8 +215,8 @@ impl<D: Modelled> Timed<D> {
         }
     }
 
-    /// Hands over the requests whose end is known by now, and says when the model is to be looked at next. To be called
-    /// by everyone who has worked on it.
+    /// Passes on the requests whose end is known by now, and returns when the model has to be advanced next. To be
+    /// called after any work on it.
     fn publish(&self, state: &mut State<D>, now_ns: u64) {
         let lead_ns = self.lessons.lead_ns();
         let mut line = self.releases.line();
@@ -281,7 +281,7 @@ impl<D: Modelled> Ticking for Timed<D> {
     }
 }
 
-/// Asks the kernel not to round this thread's timers, by default to 50 us.
+/// Disables the kernel's rounding of this thread's timers, 50 us by default.
 fn be_punctual() {
     // SAFETY: a plain system call about the calling thread; no memory is passed.
     let punctual = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };

@@ -1,8 +1,8 @@
 //! A connection after the handshake: requests are read, carried out and answered, many at once.
 //!
-//! One thread at a time reads. It carries out what takes no longer than handing it on would, and collects those replies
-//! until it would have to wait for the client. With any other request it lets another thread read, carries that request
-//! out and answers it. Threads are started when there is none left to read, up to a number; then the client waits.
+//! One thread at a time reads. It carries out requests that take no longer than handing them over would, and collects
+//! their replies until it would have to wait for the client. For any other request it lets another thread read, carries
+//! the request out and answers it. Threads are started if none is left to read, up to a limit; then the client waits.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -39,7 +39,7 @@ const HEAD_BYTES: usize = 32;
 const PIECE_BYTES: usize = 1 << 20;
 /// Largest number of extents in a block status reply; the client requests the rest.
 const MAX_EXTENTS: usize = 4096;
-/// How often a client is asked whether it has hung up, in microseconds.
+/// Interval at which it is checked whether a client has hung up, in microseconds.
 const ASKED_EVERY_US: u64 = 1000;
 
 /// Room of one export. Reads and writes have their own: a client may send a write before it takes what it has read.
@@ -56,7 +56,7 @@ impl Rooms {
     }
 }
 
-/// What has arrived and is not carried out yet, and replies that are not sent yet.
+/// Received bytes that are not carried out yet, and replies that are not sent yet.
 struct Incoming {
     buffer: Box<[u8]>,
     begin: usize,
@@ -72,11 +72,11 @@ struct Work {
     _room: Option<Taken>,
 }
 
-/// How a request that was carried out is answered.
+/// How a completed request is answered.
 enum Reply {
     /// With this, the memory of which is free again afterwards.
     Whole(Vec<u8>, Option<Taken>),
-    /// There is nothing but the result.
+    /// There is only the result.
     Done,
     /// It has been answered.
     Sent,
@@ -102,7 +102,7 @@ pub struct Connection {
     began: Instant,
     /// Microseconds after `began` until which the client is not asked whether it has hung up.
     asked_until_us: AtomicU64,
-    /// Until the last thread has ended, and with it what is above.
+    /// Until the last thread has ended, and with it the fields above.
     _descriptors: Option<Descriptors>,
 }
 
@@ -145,7 +145,7 @@ impl Connection {
             if self.closed.load(Ordering::Relaxed) {
                 return;
             }
-            // After a panic it is unknown what was read, so the connection is closed.
+            // After a panic the read position is unknown, so the connection is closed.
             let next = catch_unwind(AssertUnwindSafe(|| self.next(&mut incoming)));
             let Ok(Ok(work)) = next else {
                 self.closed.store(true, Ordering::Relaxed);
@@ -243,8 +243,8 @@ impl Connection {
         (&*self.stream).read_exact(&mut data[there..])
     }
 
-    /// Carries out a write whose data there is no memory for, as it arrives: nothing else is read meanwhile. Adds the
-    /// reply.
+    /// Carries out a write for whose data there is no memory, as it arrives: no other request is read until then. Adds
+    /// the reply.
     fn write_in_pieces(&self, request: &Request, incoming: &mut Incoming, room: &Taken) -> io::Result<()> {
         let mut data = vec![0; room.bytes()];
         let (mut at, mut left, mut done) = (request.offset, request.length as usize, Ok(()));
@@ -360,13 +360,13 @@ impl Connection {
         }));
         let done = done.unwrap_or_else(|_| Err(io::Error::from_raw_os_error(libc::EIO)));
         drop(work);
-        // Who reads finds a failure out as well.
+        // The reading thread detects a failure as well.
         let _sent = match done {
             // The memory is free again when the reply was sent.
             Ok(Reply::Whole(reply, _room)) => self.send(&reply),
             Ok(Reply::Sent) => Ok(()),
             Err(e) if e.raw_os_error() == Some(libc::ESHUTDOWN) => {
-                // QEMU would pass the error on to its guest, but repeats on a new connection what has no answer.
+                // QEMU would pass the error on to its guest, but repeats unanswered requests on a new connection.
                 self.end();
                 Ok(())
             }
@@ -412,8 +412,8 @@ impl Connection {
         Ok(Reply::Whole(reply, Some(room)))
     }
 
-    /// Carries out a read whose data there is no memory for, and sends the data as it is read: other replies of this
-    /// connection wait. A reply that has begun cannot say that the rest failed, so the connection ends then.
+    /// Carries out a read for whose data there is no memory, and sends the data as it is read: other replies of this
+    /// connection wait. A reply that has begun cannot report that the rest failed, so the connection is then closed.
     fn read_in_pieces(&self, request: &Request, room: &Taken) -> io::Result<Reply> {
         let read = |data: &mut [u8], at| self.namespace.read(&self.front.server.model, data, at, || self.awaited());
         let (mut data, end) = (vec![0; room.bytes()], request.offset + u64::from(request.length));
@@ -457,8 +457,8 @@ impl Connection {
         Ok(Reply::Whole(block_status(request, &extents), None))
     }
 
-    /// Logs a failure that is not the client's fault. That a disk is full is reported by upkeep; ENXIO says that the
-    /// namespace was removed.
+    /// Logs a failure that is not the client's fault. Upkeep reports a full disk; ENXIO means that the namespace was
+    /// removed.
     fn note(&self, request: &Request, done: &io::Result<()>) {
         let Err(e) = done else { return };
         if !matches!(

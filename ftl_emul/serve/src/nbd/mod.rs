@@ -1,7 +1,7 @@
 //! The device over NBD: one Unix socket for each namespace, and one for all of them.
 //!
-//! [`negotiation`] is the handshake of a client, [`connection`] what comes after it, [`protocol`] the bytes of both;
-//! with [`tls`] they are encrypted. Who may use which export depends on the socket that a client has come through.
+//! [`negotiation`] is the handshake of a client, [`connection`] serves it afterwards, [`protocol`] has the bytes of
+//! both; [`tls`] encrypts them. The exports that a client may use depend on the socket that it connects to.
 
 mod connection;
 mod negotiation;
@@ -34,7 +34,7 @@ use connection::{Connection, Rooms};
 const MAX_CONNECTIONS: usize = 16;
 /// The same including connections whose client has left, which end after their requests.
 const MAX_CLOSING: usize = 128;
-/// Requests in work at once on each connection: where they wait for the modelled drive, each takes a thread.
+/// Maximum concurrent requests of each connection: each that waits for the modelled drive takes a thread.
 const THREADS: usize = 4;
 const TIMED_THREADS: usize = 128;
 /// Interval of checks whether connections have ended.
@@ -45,7 +45,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const CUT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What all connections have in common.
+/// State that all connections share.
 pub struct Front {
     server: &'static Server,
     tls: Option<tls::Certificates>,
@@ -146,7 +146,7 @@ impl Nbd {
 
     /// Adds sockets of new namespaces, and closes those of deleted namespaces.
     fn take_added(&mut self) {
-        // Nothing to read means that another look took them already.
+        // If there is nothing to read, an earlier iteration has read it.
         let _none = rustix::io::read(&self.front.is_added, &mut [0; 8]);
         let added = mem::take(&mut *self.front.added.lock().unwrap_or_else(PoisonError::into_inner));
         for (listener, name) in added {
@@ -192,7 +192,7 @@ impl Nbd {
                 continue;
             }
             let sockets = &rest[1..];
-            // One of each, so that none of them has to wait for the crowd at another.
+            // One of each, so that no socket has to wait for many clients at another.
             let mut failed = false;
             for (socket, _) in self.sockets.iter_mut().zip(sockets).filter(|(_, ready)| **ready) {
                 match socket.listener.accept() {
@@ -259,8 +259,8 @@ impl Socket {
     }
 }
 
-/// Returns when clients that have hung up have no request in progress any more: what one of them had still sent must not
-/// overwrite what it writes when it comes back, or when its VM is started again.
+/// Returns when clients that have hung up have no more requests in progress: a request that a client had still sent
+/// must not overwrite its data after it has reconnected, or after its VM was restarted.
 fn outlast(front: &Front, ending: &[Weak<UnixStream>], client: &UnixStream) {
     while ending.iter().any(|each| each.strong_count() > 0) && !front.is_stopping() && !has_hung_up(client) {
         thread::sleep(ENDING_CHECK);
@@ -270,7 +270,7 @@ fn outlast(front: &Front, ending: &[Weak<UnixStream>], client: &UnixStream) {
 /// Serves a client until it leaves. With `only`, that namespace is all it may see. It has `descriptors`, where they are
 /// counted.
 pub fn converse(front: &'static Front, stream: Arc<UnixStream>, only: Option<&str>, descriptors: Option<Taken>) {
-    // Who breaks off during the handshake is not logged.
+    // A client that disconnects during the handshake is not logged.
     if let Ok(Some(agreed)) = negotiation::negotiate(front, Arc::clone(&stream), only) {
         Connection::serve(front, stream, agreed, descriptors);
     }

@@ -22,7 +22,7 @@ const MAX_OPTION_BYTES: u32 = 16 << 10;
 /// Options of one client at most.
 const MAX_OPTIONS: usize = 1024;
 
-/// What client and server have agreed on.
+/// Result of the negotiation.
 pub struct Agreed {
     /// The stream to continue with; a new one with TLS.
     pub stream: Arc<UnixStream>,
@@ -49,7 +49,7 @@ pub fn negotiate(front: &Front, stream: Arc<UnixStream>, only: Option<&str>) -> 
     Ok(agreed)
 }
 
-/// What follows an option.
+/// Data of an option.
 enum Next {
     Option,
     Export(Arc<Namespace>),
@@ -181,7 +181,7 @@ impl Session<'_> {
         Ok(Next::Option)
     }
 
-    /// `NBD_OPT_INFO` and `NBD_OPT_GO`: name of the export, and what the client wants to know of it.
+    /// `NBD_OPT_INFO` and `NBD_OPT_GO`: name of the export, and the information that the client requests.
     fn info(&mut self, kind: u32, data: &[u8]) -> io::Result<Next> {
         let mut fields = Fields(data);
         let parsed = (|| {

@@ -5,10 +5,10 @@ use std::io;
 
 use ftl_core::convert::exact;
 
-/// "Newstyle negotiation": what a server sends first, and what an option begins with.
+/// "Newstyle negotiation": the first bytes from a server, and the beginning of an option.
 pub const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// "Fixed newstyle negotiation": what the reply to an option begins with.
+/// "Fixed newstyle negotiation": the beginning of the reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 
 /// "Handshake flags", and the "Client flags" with the same bits.
@@ -194,7 +194,7 @@ pub fn option_reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     [&head[..], &exact::<u32>(data.len()).to_be_bytes(), data].concat()
 }
 
-/// How a connection has agreed to be answered.
+/// Form of replies that a connection has negotiated.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Replies {
     pub structured: bool,
@@ -254,7 +254,7 @@ fn put_chunk(into: &mut Vec<u8>, request: &Request, kind: u16, length: u32) {
     into.extend_from_slice(&length.to_be_bytes());
 }
 
-/// "Error values": those of the protocol are errnos of Linux, but not all of them.
+/// "Error values": errnos of Linux, of which the protocol defines only some.
 fn error_value(error: &io::Error) -> u32 {
     let errno = match error.raw_os_error() {
         Some(libc::EROFS | libc::EPERM | libc::EACCES) => libc::EPERM,

@@ -117,7 +117,7 @@ fn accept(configuration: &Arc<ServerConfig>, client: &Arc<UnixStream>) -> io::Re
     // Data that arrived together with the end of the handshake.
     relay.decrypt()?;
     thread::Builder::new().name("slo-ctl nbd tls".into()).spawn(move || {
-        // Who breaks off is not logged.
+        // A client that disconnects is not logged.
         let _broken_off = relay.run();
     })?;
     Ok(plain)
@@ -126,9 +126,9 @@ fn accept(configuration: &Arc<ServerConfig>, client: &Arc<UnixStream>) -> io::Re
 struct Relay {
     session: ServerConnection,
     client: Arc<UnixStream>,
-    /// The other end of what the connection has.
+    /// The other end of the connection's socket.
     inner: UnixStream,
-    /// From the client, and not passed on yet.
+    /// Received from the client, and not passed on yet.
     decrypted: Vec<u8>,
 }
 
@@ -194,7 +194,7 @@ impl Relay {
         Ok(state.peer_has_closed())
     }
 
-    /// Passes on what was decrypted, and then the end.
+    /// Passes on the decrypted data, and then the end.
     fn pass_on(&mut self, client_ended: bool) -> io::Result<()> {
         while !self.decrypted.is_empty() {
             match self.inner.write(&self.decrypted) {
@@ -210,7 +210,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Encrypts what the connection has sent; true at its end.
+    /// Encrypts data from the connection; true at its end.
     fn take_over(&mut self) -> io::Result<bool> {
         let mut buffer = vec![0; BUFFER_BYTES / 2];
         match self.inner.read(&mut buffer) {

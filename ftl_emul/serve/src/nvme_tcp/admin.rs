@@ -26,7 +26,7 @@ const HOST_ID_BYTES: usize = 16;
 /// Entries of an Admin Queue at least (3.1.4), and at most here.
 const ADMIN_ENTRIES: std::ops::RangeInclusive<u16> = 32..=MAX_ENTRIES;
 
-/// What a connection is, once its Connect has succeeded.
+/// State of a connection after a successful Connect.
 #[derive(Debug, Clone)]
 pub struct Association {
     /// Its controller.
@@ -75,7 +75,7 @@ pub fn transfer(
         admin::GET_FEATURES if feature_of(command) == feature::PLACEMENT_EVENTS => {
             Ok(Transfer { to_host: EVENT_LIST_BYTES, ..none })
         }
-        // NOET: so many types of events, a byte each.
+        // NOET: number of types of events, a byte each.
         admin::SET_FEATURES if feature_of(command) == feature::PLACEMENT_EVENTS => {
             Ok(Transfer { from_host: usize::from(command.0[46]), ..none })
         }
@@ -98,7 +98,7 @@ pub fn transfer(
     }
 }
 
-/// What a discovery controller carries out.
+/// Commands of a discovery controller.
 fn of_discovery(opcode: u8) -> bool {
     admin::ALWAYS.contains(&opcode)
 }
@@ -108,7 +108,7 @@ fn feature_of(command: &Command) -> u8 {
     command.dword(10).to_le_bytes()[0]
 }
 
-/// What a command gives: an answer with data, or, of Asynchronous Event Requests, none yet.
+/// Result of a command: an answer with data, or, for Asynchronous Event Requests, none yet.
 pub enum Outcome {
     /// The answer.
     Done(Completion, Vec<u8>),

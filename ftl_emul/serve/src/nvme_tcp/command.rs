@@ -87,12 +87,12 @@ pub struct Transfer {
     pub to_host: usize,
 }
 
-/// Where the data of a command is (4.1.2).
+/// Location of a command's data (4.1.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// In its capsule, from a byte on.
     Capsule(usize),
-    /// With the host, which sends or takes it in PDUs of their own.
+    /// With the host, which sends or receives it in separate PDUs.
     Host,
 }
 
@@ -131,7 +131,7 @@ impl Command {
         le64(&self.0, 40)
     }
 
-    /// Whether FUSE asks for a fused operation (Figure 86).
+    /// Whether FUSE requests a fused operation (Figure 86).
     pub fn is_fused(&self) -> bool {
         self.0[1] & 0b11 != 0
     }
@@ -164,7 +164,7 @@ impl Command {
 pub struct Completion {
     /// Dwords 0 and 1.
     pub result: u64,
-    /// How it went.
+    /// Its status.
     pub status: Status,
 }
 

@@ -98,7 +98,7 @@ struct Reader<'a> {
     subsystem: &'a Subsystem,
     queue: &'a Arc<Queue>,
     port: Port,
-    /// Where the host reaches the subsystem.
+    /// Address at which the host reaches the subsystem.
     here: SocketAddr,
     from: SocketAddr,
     association: Option<Association>,
@@ -134,7 +134,7 @@ impl<'a> Reader<'a> {
         let parsed = layout.parse(&header).map_err(faulty)?;
         match (parsed, self.queue.is_agreed()) {
             (FromHost::Initialize(asked), false) => {
-                // What the host wants is what it gets (NVMe/TCP 3.6.2.3). The answer itself has no digest.
+                // The host gets the parameters that it requests (NVMe/TCP 3.6.2.3). The response itself has no digest.
                 self.queue.send(&pdu::initialized(asked.digests))?;
                 self.queue.agree(Format { digests: asked.digests, alignment: asked.alignment });
                 Ok(())
@@ -184,7 +184,7 @@ impl<'a> Reader<'a> {
         self.proceed(scope)
     }
 
-    /// A command, with what its capsule brought along.
+    /// A command, with the data in its capsule.
     fn command<'s>(
         &mut self,
         command: Command,
@@ -228,7 +228,7 @@ impl<'a> Reader<'a> {
         self.proceed(scope)
     }
 
-    /// Carries a command out right here and answers it, where it waits for nothing.
+    /// Carries out and answers a command in this thread, if it does not wait.
     fn is_done_at_once(&self, command: &Command, transfer: Transfer, data: &[u8]) -> io::Result<bool> {
         match &self.association {
             Some(Association { controller, queue: id @ 1.. })
@@ -251,7 +251,7 @@ impl<'a> Reader<'a> {
         self.subsystem.attached(controller, command.namespace()).map(|namespace| namespace.nsid())
     }
 
-    /// What a command moves, and where from; Err for one that is not carried out.
+    /// Amount and location of a command's data; Err for one that is not carried out.
     fn transfer(&self, command: &Command, capsule: &[u8], damaged: bool) -> Result<(Transfer, Place), Status> {
         if damaged {
             return Err(Status::TRANSIENT_TRANSPORT);
@@ -271,8 +271,8 @@ impl<'a> Reader<'a> {
         if transfer.to_host > 0 && place != Place::Host { Err(Status::SGL_TYPE) } else { Ok((transfer, place)) }
     }
 
-    /// Has what is ready carried out: here on the Admin Queue, and where that takes less than handing it on; by threads
-    /// otherwise.
+    /// Has ready commands carried out: by this thread on the Admin Queue, and if that takes less time than handing them
+    /// over; otherwise by other threads.
     fn proceed<'s>(&mut self, scope: &'s Scope<'s, 'a>) -> Result<(), End> {
         let Some(Association { controller, queue: id @ 1.. }) = &self.association else {
             while let Some(work) = self.queue.ready_now(|_| true) {
@@ -294,7 +294,7 @@ impl<'a> Reader<'a> {
             let work = move || work(subsystem, queue, association.as_ref());
             match thread::Builder::new().name("slo-ctl nvme io".into()).spawn_scoped(scope, work) {
                 Ok(_joined_by_scope) => self.threads += 1,
-                // One is enough to get on.
+                // One is enough to continue.
                 Err(_) if self.threads > 0 => {}
                 Err(e) => return Err(e.into()),
             }
@@ -364,7 +364,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Reads data, and its digest where it has one; true where the two do not agree.
+/// Reads data, and its digest if there is one; true if the two do not agree.
 fn read_data(stream: &mut impl Read, data: &mut [u8], has_digest: bool) -> io::Result<bool> {
     stream.read_exact(data)?;
     let mut digest = [0; DIGEST_BYTES];
@@ -409,7 +409,7 @@ fn answer(
     queue.complete(work, completion, Some(buffer), when)
 }
 
-/// For a namespace that a host does not have: an identifier that there may be is only inactive (3.2.1).
+/// For a namespace that a host does not have: a valid identifier is merely inactive (3.2.1).
 fn no_namespace(id: u32) -> Status {
     if is_nsid(id) { Status::INVALID_FIELD } else { Status::INVALID_NAMESPACE }
 }

@@ -1,4 +1,4 @@
-//! A controller: what one host sees of the device from its Connect on the Admin Queue to the end of that connection.
+//! A controller: the device as seen by one host, from its Connect on the Admin Queue to the end of that connection.
 //! Sections are those of the NVM Express Base Specification 2.0.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -57,7 +57,7 @@ const ENTRY_SIZES: u32 = 4 << 20 | 6 << 16;
 /// Event configuration (5.27.1.8) and OAES: Namespace Attribute Notices.
 pub const NAMESPACE_NOTICES: u32 = 1 << 8;
 
-/// Who is connected (6.3): Host NQN and Host Identifier.
+/// Identity of the connected host (6.3): Host NQN and Host Identifier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// Its name.
@@ -96,7 +96,7 @@ struct State {
 pub struct Controller {
     /// CNTLID.
     pub id: u16,
-    /// It tells what there is, and has no namespaces.
+    /// It reports subsystems, and has no namespaces.
     pub is_discovery: bool,
     /// Its only user.
     pub host: Host,
@@ -159,7 +159,7 @@ impl Controller {
         state.keep_alive.is_some_and(|most| now.saturating_duration_since(state.heard) > most)
     }
 
-    /// Ready for commands beside those of Fabrics.
+    /// Ready for commands other than those of Fabrics.
     pub fn is_ready(&self) -> bool {
         self.state().csts & ENABLED != 0
     }
@@ -180,8 +180,8 @@ impl Controller {
         }
     }
 
-    /// Property Set (6.6) of CC (3.1.3.5), the only one that can be set. True where a shutdown is asked for: the caller
-    /// flushes, and then says [`Self::shut_down`].
+    /// Property Set (6.6) of CC (3.1.3.5), the only one that can be set. True if a shutdown is requested: the caller
+    /// flushes, and then calls [`Self::shut_down`].
     pub fn configure(&self, offset: u32, is_wide: bool, value: u64) -> Result<bool, Status> {
         let Ok(cc) = u32::try_from(value) else { return Err(Status::INVALID_FIELD) };
         if offset != property::CC || is_wide {
@@ -341,7 +341,7 @@ impl Controller {
         drop(state);
         // Type notice, information Namespace Attribute Changed, log page 04h.
         if let Some(admin) = admin {
-            // Where that fails, the connection has ended.
+            // If that fails, the connection has ended.
             let _told = admin.answer(command, Completion::of(2 | 4 << 16), None);
         }
     }
@@ -366,7 +366,7 @@ impl Controller {
         entry[8..10].copy_from_slice(&queue.to_le_bytes());
         entry[10..12].copy_from_slice(&command.id().to_le_bytes());
         entry[12..14].copy_from_slice(&(status.0 << 1).to_le_bytes());
-        // Which field was at fault is not reported.
+        // The field in error is not reported.
         entry[14..16].copy_from_slice(&[0xff; 2]);
         if queue != 0 {
             entry[16..24].copy_from_slice(&command.start().to_le_bytes());
@@ -386,7 +386,7 @@ impl Controller {
 }
 
 impl State {
-    /// A Controller Level Reset (3.7.2): I/O queues end, and what was set is forgotten.
+    /// A Controller Level Reset (3.7.2): I/O queues end, and settings are forgotten.
     fn reset(&mut self) {
         self.csts = 0;
         self.write_cache = true;
@@ -415,7 +415,7 @@ fn attached_to(host: &Host, is_discovery: bool, namespaces: &[Arc<Namespace>]) -
 const OVER_TEMPERATURE: (u8, u32) = (feature::TEMPERATURE_THRESHOLD, 0);
 const NEVER: u32 = 0xffff;
 
-/// Which of the values of a feature without effect CDW11 names.
+/// Which of the values of a feature without effect CDW11 selects.
 fn kept_by(id: u8, cdw11: u32) -> Result<u32, Status> {
     // TMPSEL: the composite temperature, or all (5.27.1.3).
     let (sensor, threshold) = (cdw11 >> 16 & 0xf, cdw11 >> 20 & 0b11);

@@ -91,7 +91,7 @@ pub fn identify(subsystem: &Subsystem, controller: &Controller, command: &Comman
         cns::ALLOCATED_NAMESPACES | cns::ALLOCATED_NAMESPACES_BY_SET => {
             namespace_list(&subsystem.server.namespaces(), id)
         }
-        // No protection information; no limits of single commands beside MDTS.
+        // No protection information; no limits of single commands except MDTS.
         cns::NAMESPACE_BY_SET => of_attached(&|_| vec![0; BYTES]),
         cns::ALLOCATED_NAMESPACE_BY_SET => allocated().map(|_| vec![0; BYTES]),
         cns::CONTROLLER_BY_SET => Ok(vec![0; BYTES]),
@@ -106,7 +106,7 @@ pub fn identify(subsystem: &Subsystem, controller: &Controller, command: &Comman
         // CNSSID: identifiers from there on.
         cns::ENDURANCE_GROUPS => Ok(endurance_groups(command.dword(11) & 0xffff)),
         cns::COMMAND_SETS => {
-            // Of this controller (FFFFh) or the one named. Combination 0: the NVM Command Set.
+            // Of this controller (FFFFh) or the given one. Combination 0: the NVM Command Set.
             let named = command.dword(10) >> 16;
             if named != 0xffff && named != u32::from(controller.id) {
                 return Err(Status::INVALID_FIELD);
@@ -182,7 +182,7 @@ fn of_controller(subsystem: &Subsystem, controller: &Controller) -> Vec<u8> {
     data[525] = 3 << 1 | 1;
     // MNAN.
     put(&mut data, 540, &exact::<u32>(MAX_NAMESPACES).to_le_bytes());
-    // IOCCSZ in units of 16 bytes: an entry and data beside it.
+    // IOCCSZ in units of 16 bytes: an entry and its in-capsule data.
     put(&mut data, 1792, &((64 + IN_CAPSULE_BYTES) / 16).to_le_bytes());
     data
 }
@@ -210,11 +210,11 @@ fn of_namespace(subsystem: &Subsystem, namespace: &Namespace) -> Vec<u8> {
     data
 }
 
-/// What does not depend on the namespace.
+/// Fields that do not depend on the namespace.
 fn common_to_namespaces(subsystem: &Subsystem) -> Vec<u8> {
     let mut data = vec![0; BYTES];
-    // NSFEAT: OPTPERF, which says that NPWG to NOWS count: writes and releases of whole pages, aligned (each counted from
-    // 0), best of as much as the mapping has in one go.
+    // NSFEAT: OPTPERF, which means that NPWG to NOWS are valid: writes and releases of whole, aligned pages (each
+    // counted from 0), best of as many as the mapping writes at once.
     data[24] = 1 << 4;
     let blocks = |bytes: u64| exact::<u16>((bytes >> BLOCK_SHIFT).clamp(1, 1 << 16) - 1);
     let granule = subsystem.server.config.granule_bytes();
@@ -292,7 +292,7 @@ fn granularity(subsystem: &Subsystem) -> Vec<u8> {
     data
 }
 
-/// UUID List (Figure 286): whose the vendor-specific log pages are.
+/// UUID List (Figure 286): the vendor of the vendor-specific log pages.
 fn uuids() -> Vec<u8> {
     let mut data = vec![0; BYTES];
     for (number, uuid) in (1..).zip(VENDOR_UUIDS) {

@@ -76,7 +76,7 @@ fn range(command: &Command) -> (u64, u64) {
     (command.start(), (u64::from(command.dword(12) & 0xffff) + 1) << BLOCK_SHIFT)
 }
 
-/// Carries a command out. `data` is what the host has sent, `out` where data for it goes. `durable`: every write is on
+/// Carries a command out. `data` is from the host, data for the host is put into `out`. `durable`: every write is on
 /// stable storage before its answer.
 pub fn carry_out(
     namespace: &Namespace,
@@ -94,7 +94,7 @@ pub fn carry_out(
         }),
         opcode::READ => within(namespace, command).and_then(|(offset, _)| {
             if is_durable(command) {
-                // What FUA reads has to be on stable storage (3.2.4).
+                // Data that FUA reads has to be on stable storage (3.2.4).
                 namespace.flush(model, gone).map_err(|e| failed(&e, Status::READ_ERROR))?;
             }
             namespace.read(model, out, offset, gone).map_err(|e| failed(&e, Status::READ_ERROR))
@@ -155,7 +155,7 @@ fn write_zeroes(
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
         done => return done.map_err(|e| failed(&e, Status::WRITE_FAULT)),
     }
-    // The file system cannot do it at once.
+    // The file system has no fast operation for it.
     let zeroes = vec![0; exact::<usize>(length).min(PIECE_BYTES)];
     let mut done = 0;
     while done < length && !gone() {

@@ -35,12 +35,12 @@ mod page {
     pub const OCP_SMART: u8 = 0xc0;
     /// Vendor-specific: over-provisioning of each namespace.
     pub const OPS: u8 = 0xe0;
-    /// Those about the endurance group.
+    /// The pages about the endurance group.
     pub const OF_GROUP: [u8; 5] =
         [ENDURANCE_GROUP, PLACEMENT_CONFIGURATIONS, PLACEMENT_USAGE, PLACEMENT_STATISTICS, PLACEMENT_EVENTS];
 }
 
-/// Of a discovery controller.
+/// Log pages of a discovery controller.
 const DISCOVERY_PAGES: [u8; 2] = [page::SUPPORTED, page::DISCOVERY];
 
 /// The log pages of a controller.
@@ -198,7 +198,7 @@ fn endurance_group(subsystem: &Subsystem) -> Result<Vec<u8>, Status> {
     Ok(data)
 }
 
-/// Vendor-specific: over-provisioning, and what garbage collection finds. All numbers are little-endian.
+/// Vendor-specific: over-provisioning, and state of garbage collection. All numbers are little-endian.
 ///
 /// Header of 64 bytes: version 1 (u16), bytes of an entry (u16), entries (u32), bytes of a block (u64), spare blocks
 /// (u64), blocks that moves still have to hand over (u64), bytes of a page (u64). Then for each namespace, 64 bytes: NSID (u32), the part of its

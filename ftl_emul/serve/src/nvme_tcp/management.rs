@@ -1,5 +1,6 @@
 //! Namespace Management and Namespace Attachment (NVM Express Base Specification 2.0, sections 5.23 and 5.22), and the
-//! vendor-specific command that moves over-provisioning blocks. Where the operator does not allow them, they are unknown.
+//! vendor-specific command that moves over-provisioning blocks. They are unknown commands unless the operator permits
+//! them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::nvme_tcp::subsystem::Subsystem;
 use crate::server::Wanted;
 use crate::settings::Hosts;
 
-/// Bytes of what a host says of a new namespace, and of a list of controllers.
+/// Size of the host's data for a new namespace, and of a list of controllers.
 const DATA_BYTES: usize = 4096;
 /// SEL: of Namespace Management, and of Namespace Attachment.
 const CREATE: u32 = 0;

@@ -1,9 +1,9 @@
-//! The device as an NVM subsystem over TCP, beside NBD and through the same [`crate::namespace`]s: requests from either
-//! are one kind of request to the model.
+//! The device as an NVM subsystem over TCP, with the same [`crate::namespace`]s as NBD: the model does not distinguish
+//! their requests.
 //!
 //! [`pdu`] has the bytes of the transport, [`command`] those of queue entries; a [`connection`] is one [`queue`] of a
 //! [`controller`] of the [`subsystem`]; [`admin`] (with [`identify`], [`logs`] and [`management`] of namespaces) and [`io`]
-//! carry commands out, [`quick`] those that wait for nothing; [`placement`] is what both have of flexible data placement.
+//! carry out commands, [`quick`] those that do not wait; [`placement`] has flexible data placement for both.
 
 mod admin;
 mod command;
@@ -35,7 +35,7 @@ use crate::parameters::Parameters;
 use crate::server::{NvmeTcp, Server};
 pub use subsystem::{Permissions, Subsystem};
 
-/// How often, and how many times, it is checked whether a connection that was closed has ended.
+/// Interval, and number of times, at which it is checked whether a closed connection has ended.
 const ENDING_CHECK: Duration = Duration::from_millis(1);
 const ENDING_CHECKS: usize = 100;
 
@@ -48,7 +48,7 @@ pub enum Port {
     Discovery(u16),
 }
 
-/// Starts to listen on the inherited sockets; nothing without them.
+/// Starts to listen on the inherited sockets, if there are any.
 pub fn start(server: &'static Server, parameters: &Parameters) -> Result<Option<Arc<Subsystem>>, ServeError> {
     let Some(fd) = parameters.nvme_tcp_fd else { return Ok(None) };
     let (listener, address) = inherit("nvme-tcp-fd", fd)?;

@@ -1,5 +1,5 @@
-//! Protocol data units of the NVMe/TCP Transport Specification 1.0 (sections in brackets are its own): what a host's
-//! bytes mean, and the bytes of what a controller sends. Nothing here reads, writes or waits.
+//! Protocol data units of the NVMe/TCP Transport Specification 1.0 (sections in brackets are its own): parses the bytes
+//! of a host, and creates those of a controller. No function here reads, writes or waits.
 
 #[cfg(test)]
 mod tests;
@@ -12,7 +12,7 @@ pub const COMMON_BYTES: usize = 8;
 pub const MAX_HEADER_BYTES: usize = 128;
 /// Bytes of a header or data digest (3.3.1.1).
 pub const DIGEST_BYTES: usize = 4;
-/// Data of one H2CData PDU at most, as ICResp says in MAXH2CDATA (3.6.2.3).
+/// Maximum data of one H2CData PDU, MAXH2CDATA of ICResp (3.6.2.3).
 pub const MAX_HOST_DATA: u32 = 128 << 10;
 /// Data that a command capsule may bring along: what the Admin Queue always has (3.3.2.2.1), and IOCCSZ for the others.
 pub const IN_CAPSULE_BYTES: u32 = 8 << 10;
@@ -35,7 +35,7 @@ const HEADER_DIGEST_FLAG: u8 = 1 << 0;
 const DATA_DIGEST_FLAG: u8 = 1 << 1;
 const LAST_FLAG: u8 = 1 << 2;
 
-/// Why a connection has to end: FES and FEI of a C2HTermReq PDU (3.6.2.5).
+/// Reason why a connection has to end: FES and FEI of a C2HTermReq PDU (3.6.2.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// 01h: the field at this byte of the header makes no sense.
@@ -68,9 +68,9 @@ impl Fault {
 /// Which digests PDUs carry, once both sides have agreed (3.6.2.3, DGST).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Digests {
-    /// Of headers.
+    /// Header digests.
     pub header: bool,
-    /// Of data.
+    /// Data digests.
     pub data: bool,
 }
 
@@ -205,7 +205,7 @@ pub enum FromHost {
 pub struct Initialize {
     /// HPDA: data of PDUs to the host begins at a multiple of so many bytes.
     pub alignment: usize,
-    /// DGST: what the host wants.
+    /// DGST: the digests that the host requests.
     pub digests: Digests,
 }
 
@@ -234,7 +234,7 @@ pub struct HostData {
     pub command_id: u16,
     /// TTAG of the R2T.
     pub tag: u16,
-    /// DATAO: where it belongs in the data of the command.
+    /// DATAO: its position in the data of the command.
     pub offset: u32,
     /// DATAL.
     pub length: u32,
@@ -242,10 +242,10 @@ pub struct HostData {
     pub last: bool,
 }
 
-/// How PDUs to a host are made up.
+/// Layout of PDUs to a host.
 #[derive(Debug, Clone, Copy)]
 pub struct Format {
-    /// Digests that were agreed upon.
+    /// Negotiated digests.
     pub digests: Digests,
     /// Alignment of data, in bytes.
     pub alignment: usize,
@@ -350,12 +350,12 @@ pub fn le16(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// As [`le16`].
+/// Like [`le16`].
 pub fn le32(bytes: &[u8], at: usize) -> u32 {
     u32::from(le16(bytes, at)) | u32::from(le16(bytes, at + 2)) << 16
 }
 
-/// As [`le16`].
+/// Like [`le16`].
 pub fn le64(bytes: &[u8], at: usize) -> u64 {
     u64::from(le32(bytes, at)) | u64::from(le32(bytes, at + 4)) << 32
 }

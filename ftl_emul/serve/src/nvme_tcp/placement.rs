@@ -1,5 +1,5 @@
-//! Flexible data placement (NVM Express Technical Proposal 4146): one endurance group with one reclaim group, where each
-//! isolated namespace has a reclaim unit handle of its own, initially isolated, as its tenant has blocks of its own.
+//! Flexible data placement (NVM Express Technical Proposal 4146): one endurance group with one reclaim group, in which
+//! each isolated namespace has its own reclaim unit handle, initially isolated, as its tenant has its own blocks.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -27,7 +27,7 @@ const HANDLE_TYPE: u8 = 1;
 const HANDLE_STATUS: u32 = 1;
 const HANDLE_UPDATE: u32 = 1;
 
-/// Events, the newest first, and the namespaces whose events are wanted, by serial number.
+/// Events, newest first, and the namespaces whose events are enabled, by serial number.
 #[derive(Debug, Default)]
 pub struct Events {
     wanted: HashSet<u64>,
@@ -70,7 +70,7 @@ impl Events {
         [INVALID_PLACEMENT, u8::from(self.wanted.contains(&namespace.serial))]
     }
 
-    /// Says whether events are wanted. Those that there never are may be named, too.
+    /// Enables or disables events, including types that never occur.
     pub fn set_wanted(&mut self, namespace: &Namespace, types: &[u8], wanted: bool) {
         if !types.contains(&INVALID_PLACEMENT) {
             return;
@@ -82,7 +82,7 @@ impl Events {
         }
     }
 
-    /// Drops namespaces that do not exist any more.
+    /// Drops namespaces that no longer exist.
     pub fn retain(&mut self, serials: &HashSet<u64>) {
         self.wanted.retain(|serial| serials.contains(serial));
     }
@@ -195,7 +195,7 @@ pub fn manage(
         if operation != HANDLE_UPDATE || data.chunks_exact(2).any(|identifier| le16(identifier, 0) != 0) {
             return Err(Status::INVALID_FIELD);
         }
-        // Nothing to do: the model fills an open block before it opens another one.
+        // No operation: the model fills an open block before it opens another one.
         return Ok(());
     }
     if operation != HANDLE_STATUS {

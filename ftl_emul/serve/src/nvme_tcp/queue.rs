@@ -18,10 +18,10 @@ use crate::outgoing::Outgoing;
 use crate::polling::Polling;
 use crate::request_memory::{Pool, Room, Taken};
 
-/// Entries of a queue at most; CAP.MQES says so (one less, as it counts from 0).
+/// Maximum entries of a queue, CAP.MQES (one less, as it counts from 0).
 pub const MAX_ENTRIES: u16 = 128;
-/// Memory of a connection that is its own, for data of its commands in work: what the largest command takes. A command
-/// that moves no more than a capsule may hold does not count: together such are bounded by the entries of the queue.
+/// Private memory of a connection for data of its commands in progress: that of the largest command. Commands that
+/// transfer no more than a capsule may hold are not counted: the entries of the queue limit them.
 const OWN_BYTES: usize = 2 * MAX_TRANSFER_BYTES;
 /// Bytes of answers from which they are sent even if the reader has more to do.
 const ANSWERS_BYTES: usize = 256 << 10;
@@ -33,7 +33,7 @@ const STUCK: Duration = Duration::from_secs(10);
 pub struct Work {
     /// The command.
     pub command: Command,
-    /// How much it moves.
+    /// Bytes that it transfers.
     pub transfer: Transfer,
     /// From the host.
     pub data: Vec<u8>,
@@ -95,7 +95,7 @@ struct State {
     outstanding: HashSet<u16>,
     /// By transfer tag, which is the identifier of the command. Data comes in order.
     incoming: HashMap<u16, Work>,
-    /// For room.
+    /// Waiting for room.
     waiting: VecDeque<Work>,
     ready: VecDeque<Work>,
     idle: usize,
@@ -147,7 +147,7 @@ impl Queue {
         &self.stream
     }
 
-    /// How PDUs to the host are made up.
+    /// Layout of PDUs to the host.
     pub fn format(&self) -> Format {
         self.format.get().copied().unwrap_or_default()
     }
@@ -162,7 +162,7 @@ impl Queue {
         self.format.get().is_some()
     }
 
-    /// Gives the queue its number and size, as the command Connect asks (6.3).
+    /// Sets number and size of the queue, from the command Connect (6.3).
     pub fn set(&self, id: u16, entries: u16, no_flow_control: bool) {
         let mut state = self.state();
         // Connect itself was entry 0.
@@ -171,7 +171,7 @@ impl Queue {
         self.connected.store(true, Ordering::Relaxed);
     }
 
-    /// For how long the connection has been open, if it is not known whose it is.
+    /// Time for which the connection has been open, if its host is not known yet.
     pub fn unconnected_for(&self) -> Option<Duration> {
         (!self.connected.load(Ordering::Relaxed)).then(|| self.began.elapsed())
     }
@@ -191,7 +191,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Lets a command wait for what it needs: room, its data, a thread. See [`Self::wake`].
+    /// Queues a command until it has room, its data and a thread. See [`Self::wake`].
     pub fn admit(&self, mut work: Work) -> io::Result<()> {
         let mut state = self.state();
         if !state.waiting.is_empty() || !work.has_room(&self.room) {
@@ -223,7 +223,7 @@ impl Queue {
         Ok(work)
     }
 
-    /// The data expected is there. See [`Self::wake`].
+    /// The expected data has arrived. See [`Self::wake`].
     pub fn filled(&self, work: Work) {
         let mut state = self.state();
         if work.is_owed() {
@@ -233,7 +233,7 @@ impl Queue {
         }
     }
 
-    /// The next command whose data is there; waits for it.
+    /// The next command whose data has arrived; waits for it.
     pub fn ready(&self) -> Next {
         let mut state = self.state();
         loop {
@@ -249,13 +249,13 @@ impl Queue {
         }
     }
 
-    /// As [`Self::ready`], for who does not wait and does only some.
+    /// Like [`Self::ready`], for callers that do not wait and handle only some commands.
     pub fn ready_now(&self, wanted: impl FnOnce(&Work) -> bool) -> Option<Work> {
         let mut state = self.state();
         if state.ready.front().is_some_and(wanted) { state.ready.pop_front() } else { None }
     }
 
-    /// Has threads that wait look at what is ready; true where they are too few for it.
+    /// Wakes threads that wait for commands; true if there are too few of them.
     pub fn wake(&self) -> bool {
         let state = self.state();
         for _ in 0..state.ready.len().min(state.idle) {
@@ -319,7 +319,7 @@ impl Queue {
         self.answer_when(command, completion, None, When::WithOthers)
     }
 
-    /// Answers a command with data, together with others: `fill` puts it where it is sent from. Where that fails, the
+    /// Answers a command with data, together with others: `fill` writes it into the output buffer. If that fails, the
     /// command is not answered: false.
     pub fn answer_filled(
         &self,
@@ -331,7 +331,7 @@ impl Queue {
         let mut unsent = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let at = format.before_data();
         let room = unsent.room(at + bytes);
-        // What a panic leaves behind is not sent.
+        // Data that a panic leaves behind is not sent.
         if !catch_unwind(AssertUnwindSafe(|| fill(&mut room[at..]))).is_ok_and(|filled| filled.is_ok()) {
             return Ok(false);
         }
@@ -368,8 +368,8 @@ impl Queue {
         }
     }
 
-    /// Aborts a command that no thread has begun with yet; false where there is none. Commands whose data is on its way
-    /// are not aborted: the host would send it to nobody.
+    /// Aborts a command that no thread has begun; false if there is none. Commands whose data is on its way are not
+    /// aborted, as the host would send the data to no command.
     pub fn abort(&self, command: u16) -> io::Result<bool> {
         let found = {
             let mut state = self.state();
@@ -407,7 +407,7 @@ impl Queue {
         sent
     }
 
-    /// Whether the host does not wait for answers any more.
+    /// Whether the host no longer waits for answers.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
@@ -441,10 +441,10 @@ impl Queue {
     }
 }
 
-/// What a host sends, for its reader: answers that wait are sent before the connection is read, so that a host never
-/// waits for these while this side waits for the host.
+/// Input of a host, for its reader: pending answers are sent before the connection is read, so that a host never waits
+/// for these while this side waits for the host.
 pub struct Incoming<'a> {
-    /// Of the host.
+    /// Stream from the host.
     pub queue: &'a Queue,
     /// Until the host sends more.
     pub polling: Polling,
@@ -467,7 +467,7 @@ impl State {
         if self.no_flow_control { u16::MAX } else { self.head }
     }
 
-    /// A command has room; returns the data to ask the host for, if any.
+    /// A command has room; returns the data to request from the host, if any.
     fn begin(&mut self, mut work: Work) -> Option<(u16, u32)> {
         if !work.is_owed() {
             self.ready.push_back(work);

@@ -1,5 +1,5 @@
 //! Small reads and writes that wait neither for the modelled drive nor for a disk: the thread that reads a connection
-//! carries them out itself, as handing them on would take longer, and sends their answers together.
+//! carries them out itself, as handing them over would take longer, and sends their answers together.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

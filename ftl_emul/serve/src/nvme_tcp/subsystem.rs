@@ -1,4 +1,4 @@
-//! The NVM subsystem that a served device is: its names, its controllers, and who may connect.
+//! The NVM subsystem of a served device: its names, its controllers, and permissions to connect.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,12 +20,12 @@ use crate::server::Server;
 
 /// The well-known name of every discovery subsystem (NVM Express Base Specification 2.0, section 4.5).
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
-/// Controllers at once.
+/// Maximum number of controllers.
 const MAX_CONTROLLERS: usize = 32;
 /// Interval of checks of namespaces and keep alive timers.
 const LOOKING: Duration = Duration::from_millis(100);
 
-/// What every connected host may do beside reading and writing.
+/// Operations permitted to every connected host besides reading and writing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Permissions {
     /// Create, delete, attach and detach namespaces.
@@ -40,7 +40,7 @@ pub struct Subsystem {
     pub server: &'static Server,
     /// Its name.
     pub nqn: String,
-    /// What hosts may do beside reading and writing.
+    /// Operations permitted to hosts besides reading and writing.
     pub permissions: Permissions,
     /// Hosts that may connect from elsewhere than this machine, by NQN.
     allowed: Vec<String>,
@@ -82,7 +82,7 @@ impl Subsystem {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The namespace of that number, where it is attached to a host.
+    /// The namespace with that number, if it is attached to a host.
     pub fn attached(&self, controller: &Controller, id: u32) -> Option<Arc<Namespace>> {
         self.server.namespace_of(id).filter(|namespace| controller.has(namespace))
     }

@@ -70,7 +70,7 @@ impl Served {
         io
     }
 
-    /// What NBD clients would read.
+    /// Contents as NBD clients would read them.
     fn data(&self, namespace: usize, offset: u64, length: usize) -> Vec<u8> {
         let mut found = vec![0; length];
         let server = self.subsystem.server;
@@ -137,7 +137,7 @@ fn host_connects_and_identifies_namespaces() {
     assert_eq!(admin.identify(8, 1).data[14], 1);
     assert_eq!(admin.identify(0x7f, 1).status, 0x02);
 
-    // Number of queues, whatever is asked for.
+    // Number of queues, for any request.
     assert_eq!(admin.run(entry(9, 0, &[(10, 7), (11, 0x0003_0003)])).result, 0x000f_000f);
     assert_eq!(admin.run(entry(0x0a, 0, &[(10, 0x81), (11, 1)])).data, [7; 16]);
     assert_eq!(admin.run(entry(9, 0, &[(10, 0x8000_000f)])).status, 0x10d, "nothing is saved");
@@ -313,7 +313,7 @@ fn keep_alive_timeout_ends_the_controller_and_reset_its_queues() {
     assert_eq!(io.run(entry(0x7f, 8, &[])).status, 0, "Disconnect");
     assert_eq!(io.stream.read(&mut [0]).unwrap(), 0);
     drop(served.io(id, 2, false, false));
-    // Without its Admin Queue nothing is left.
+    // Without its Admin Queue the controller is gone.
     let mut last = served.io(id, 3, false, false);
     drop(admin);
     assert_eq!(last.stream.read(&mut [0]).unwrap(), 0);

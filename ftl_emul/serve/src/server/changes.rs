@@ -108,7 +108,7 @@ impl Server {
             }
             self.grow(namespace, before, size_bytes)
         } else {
-            // No request writes beyond the new end any more, so that the check stays valid.
+            // No request writes beyond the new end from here on, so the check stays valid.
             namespace.set_size_bytes(size_bytes);
             self.check_shrinking(namespace, size_bytes, before, keep_data)
                 .and_then(|()| self.resize_in_model(namespace, size_bytes / page))
@@ -123,7 +123,7 @@ impl Server {
             })
         });
         if let Err(e) = kept {
-            // Growing takes spare blocks first: what comes of the two is spare again.
+            // Growing uses spare blocks first: excess blocks become spare again.
             surplus += self.resize_in_model(namespace, before / page).unwrap_or(0);
             let _model_failed =
                 self.model.with(|drive| drive.request_move(Some(namespace.tenant), None, unsigned(surplus.max(0))));
@@ -224,7 +224,7 @@ fn resize_file(namespace: &Namespace, size_bytes: u64) -> Result<(), ServeError>
     resized.map_err(|e| ServeError::File(format!("namespace {}: cannot resize its file: {e}", namespace.name)))
 }
 
-/// Makes the file of a namespace no longer than this.
+/// Truncates the file of a namespace to at most this length.
 fn cut_off(namespace: &Namespace, size_bytes: u64) -> Result<(), ServeError> {
     match namespace.backing.length() {
         Ok(length) if length <= size_bytes => Ok(()),

@@ -1,8 +1,9 @@
 //! Creating and deleting namespaces while the device is served.
 //!
-//! What counts is what the settings say. To create a namespace, its file is made, the model gives it blocks, and then the
-//! settings have it; to delete one, the settings have it no more, and then its blocks and its file are released. A file
-//! that a crash leaves behind in between stands in the settings as one to be removed, which the next start does.
+//! The settings are authoritative. To create a namespace, its file is created, the model allocates its blocks, and then
+//! the settings are written; to delete one, it is removed from the settings, and then its blocks and its file are
+//! released. The settings list a file that a crash in between leaves behind as one to be removed, which the next start
+//! does.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -61,7 +62,7 @@ impl Server {
         }
         let taken = |name: &str| present.iter().any(|n| n.name == name) || settings.files_to_remove.contains(name);
         let in_use = present.iter().map(|n| n.nsid()).collect();
-        // One is left, as there are fewer namespaces.
+        // A number is free, as there are fewer namespaces.
         let nsid = settings.next_nsid(&in_use).unwrap_or(u32::MAX);
         let name = match wanted.name {
             Some(name) if taken(&name) => return refuse(format!("namespace {name} already exists")),
@@ -200,7 +201,7 @@ impl Server {
         Ok(())
     }
 
-    /// Returns when the model has no request of a namespace left: those that nobody waited for any more.
+    /// Returns when the model has no requests of a namespace left, including abandoned ones.
     fn drain(&self, tenant: TenantId) -> Result<(), ServeError> {
         let deadline = Instant::now() + DRAIN;
         while self.time_scale.is_some() && self.model.with(|drive| drive.outstanding(tenant))?? > 0 {
@@ -283,8 +284,8 @@ impl Server {
         self.config.capacity_bytes.saturating_sub(allocated)
     }
 
-    /// Over-provisioning blocks for a new namespace: of the blocks that nobody owns, the part that its size is of the
-    /// capacity that nobody has, less its size; but at least what GC needs.
+    /// Over-provisioning blocks for a new namespace: of the unowned blocks, the part that its size is of the
+    /// unallocated capacity, minus its size; but at least the minimum for GC.
     fn ops_blocks_for(&self, size_bytes: u64) -> Result<u64, ServeError> {
         let flash = self.config.flash()?;
         let unallocated = self.unallocated_bytes();
@@ -315,7 +316,7 @@ impl Server {
         Ok(before + self.totals_of(&namespaces)?)
     }
 
-    /// What some namespaces have read and written.
+    /// Amount that some namespaces have read and written.
     pub fn totals_of(&self, namespaces: &[Arc<Namespace>]) -> Result<Totals, ServeError> {
         if self.config.flash().is_err() {
             // Disks have no placement, so only host writes count.
@@ -367,7 +368,7 @@ fn least_ops(drive: &mut Drive, placement: Placement) -> u64 {
     }
 }
 
-/// What a namespace has read and written.
+/// Amount that a namespace has read and written.
 fn totals(drive: &Drive, tenant: TenantId) -> Result<Totals, FtlError> {
     let (pages, map) = (drive.counters(tenant)?, drive.mapping_counters(tenant)?);
     let page = u64::from(drive.geometry().page_bytes);

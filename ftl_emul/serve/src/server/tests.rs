@@ -1,4 +1,4 @@
-//! What was acknowledged survives: at every step of every change the device starts again, as it was or as it was to be.
+//! Acknowledged changes survive: at every step of every change the device restarts in its old or new state.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -23,7 +23,7 @@ pub fn open(folder: &Path) -> Server {
     Server::open(&Parameters { device: Some(folder.to_owned()), ..Parameters::default() }).unwrap()
 }
 
-/// Sizes and OPS blocks as they count: those of the settings, which the drive has or will have.
+/// Sizes and OPS blocks that count: those of the settings, which the drive has or will have.
 type Acknowledged = (Vec<u64>, Vec<u64>);
 
 fn acknowledged(server: &Server) -> Acknowledged {
@@ -31,7 +31,7 @@ fn acknowledged(server: &Server) -> Acknowledged {
     (sizes, server.ops_blocks_set(&server.settings()))
 }
 
-/// Holds the drive against what is said of it; returns what is acknowledged.
+/// Compares the drive with the settings; returns the acknowledged state.
 fn checked(server: &Server) -> Acknowledged {
     let (sizes, ops) = acknowledged(server);
     let isolated = server.config.flash().unwrap().mapping.isolated;
@@ -62,7 +62,7 @@ enum Step {
     Resize(usize, u64),
     Move(Option<usize>, Option<usize>, u64),
     CancelMoves,
-    /// What the background does.
+    /// Work of the background thread.
     HandOver(u64),
     Checkpoint,
     Restart,
@@ -85,7 +85,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Does a step as far as it is possible; what is refused changes nothing.
+/// Does a step as far as it is possible; a rejected step changes nothing.
 fn carry_out(server: &Server, step: &Step) {
     let namespaces = server.namespaces();
     // Steps are about the first three of however many there are.
@@ -181,7 +181,7 @@ proptest! {
         }
     }
 
-    /// As every placement may be lost, sizes and OPS blocks come from the settings alone.
+    /// Any placement may be lost, so sizes and OPS blocks come from the settings alone.
     #[test]
     fn device_starts_without_its_placement(
         kind in proptest::sample::select(MAPPINGS.iter().map(|(name, ..)| *name).collect::<Vec<_>>()),

@@ -1,4 +1,4 @@
-//! What runs in the background while a device is served: the clock, moves of blocks, history, checkpoints.
+//! Background work while a device is served: the clock, moves of blocks, history, checkpoints.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -19,7 +19,7 @@ const UPKEEP_INTERVAL: Duration = Duration::from_millis(200);
 /// Victims collected at each of these moments while OPS blocks are under way, without a clock. With one, the model
 /// moves them in its own time.
 const GC_PASSES_COUNTED: u64 = 64;
-/// Taking a checkpoint holds requests up; it may do so for one part in so many of the time.
+/// Taking a checkpoint delays requests; it may do so for this fraction of the time.
 const CHECKPOINT_SHARE: u32 = 100;
 
 #[derive(Default)]
@@ -52,7 +52,7 @@ impl Server {
         Ok(())
     }
 
-    /// Ends what [`Server::start`] started and writes the checkpoint of a clean stop.
+    /// Stops the threads of [`Server::start`] and writes the checkpoint of a clean stop.
     pub fn stop(&self) -> Result<(), ServeError> {
         *lock_anyway(&self.upkeep.stopping) = true;
         self.upkeep.stop.notify_all();
@@ -78,7 +78,7 @@ impl Server {
         checkpoint::mark_stopped(&self.folder)
     }
 
-    /// Writes where every page lies.
+    /// Writes the placement of every page.
     pub fn checkpoint(&self, clean: bool) -> Result<(), ServeError> {
         let _one_at_a_time = lock_anyway(&self.upkeep.checkpoint);
         let preconditioned = self.preconditioned();

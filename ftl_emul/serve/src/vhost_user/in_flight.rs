@@ -1,5 +1,5 @@
-//! Requests in flight, in memory that outlives this process: the client keeps it and hands it to the next server, which
-//! carries them out again (vhost-user protocol, "Inflight I/O tracking", split virtqueues).
+//! Requests in flight, in memory that outlives this process: the client keeps it and passes it to the next server,
+//! which carries them out again (vhost-user protocol, "Inflight I/O tracking", split virtqueues).
 
 use std::fs::File;
 use std::io;
@@ -29,8 +29,8 @@ fn region_bytes(queue_size: u16) -> usize {
 
 /// Memory for so many queues, which nobody can make shorter, and its length.
 ///
-/// `queue_size` is that of the largest queue: what a client asks for may be less than its queues turn out to have (QEMU
-/// 10 asks for 128 entries and has 1024).
+/// `queue_size` is that of the largest queue: a client may ask for less than the size of its queues (QEMU 10 asks for
+/// 128 entries and has 1024).
 pub fn create(queues: u16, queue_size: u16) -> io::Result<(File, u64)> {
     let length = (usize::from(queues) * region_bytes(queue_size)) as u64;
     let file = File::from(memfd_create("slo-ctl in flight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
@@ -48,7 +48,7 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Maps it: so many parts of the same length.
+    /// Maps it, in this many parts of equal length.
     pub fn map(file: File, offset: u64, length: u64, queues: u16) -> io::Result<Self> {
         let most = u64::from(queues) * region_bytes(u16::MAX) as u64;
         let length = usize::try_from(length.min(most)).map_err(io::Error::other)?;
@@ -78,7 +78,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    // All of these are inside of the region, whose size was checked, and aligned.
+    // All of these are inside the region, whose size was checked, and aligned.
     fn load16(&self, offset: usize) -> u16 {
         u16::from_le(self.memory.region.as_volatile_slice().load(self.at + offset, Ordering::Acquire).unwrap_or(0))
     }

@@ -10,7 +10,7 @@ use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, Mmap
 
 /// Limit of one client, so that it does not take the address space of others.
 const MAX_BYTES: u64 = 4 << 40;
-/// Of one client.
+/// Memory of one client.
 pub const MAX_REGIONS: usize = 64;
 
 /// The guest's memory, and where the client itself has it.
@@ -43,7 +43,7 @@ impl Region {
 }
 
 impl Memory {
-    /// Maps it, beside what there is already. `is_trusted`: the client may end this server anyway.
+    /// Maps it, in addition to the present regions. `is_trusted`: the client may end this server anyway.
     pub fn map(
         before: Option<&Self>,
         regions: &[VhostUserMemoryRegion],
@@ -65,7 +65,7 @@ impl Memory {
         Self::of(all)
     }
 
-    /// Without a region; None where nothing is left. Err where there is none like it.
+    /// Without a region; None if none remains. Err if there is no such region.
     pub fn without(&self, gone: &VhostUserMemoryRegion) -> io::Result<Option<Self>> {
         let (client, guest, length) = (gone.user_addr, gone.guest_phys_addr, gone.memory_size);
         let is_it = |region: &Region| (region.client, region.guest, region.length) == (client, guest, length);
@@ -84,7 +84,7 @@ impl Memory {
         Ok(Self { guest: Arc::new(guest), regions })
     }
 
-    /// How many files it is mapped from.
+    /// Number of files it is mapped from.
     pub fn pieces(&self) -> usize {
         self.regions.len()
     }
@@ -96,8 +96,8 @@ impl Memory {
     }
 }
 
-/// Err for a file that is shorter than what is to be mapped, or that its owner can make so: touching what is missing ends
-/// the process, for all clients.
+/// Err for a file that is shorter than the part to be mapped, or that its owner can truncate: accessing missing pages
+/// ends the process, for all clients.
 pub fn check_file(file: &File, offset: u64, length: u64, is_trusted: bool) -> io::Result<()> {
     let end = offset.checked_add(length);
     if end.is_none_or(|end| file.metadata().map_or(true, |found| found.len() < end)) {

@@ -1,5 +1,5 @@
-//! Namespaces as virtio block devices for VMs that share their memory with this process (vhost-user protocol), beside
-//! NBD and NVMe/TCP: one socket for each namespace, and one client at a time on each.
+//! Namespaces as virtio block devices for VMs that share their memory with this process (vhost-user protocol), in
+//! addition to NBD and NVMe/TCP: one socket for each namespace, and one client at a time on each.
 //!
 //! A [`session`] is a client, with its [`memory`]; its [`virtqueue`]s take [`request`]s, some of which are left to
 //! [`workers`], and note them in memory that survives this process ([`in_flight`]).
@@ -61,7 +61,7 @@ const NEED_REPLY: u32 = 1 << 3;
 /// A client that is connected.
 struct Client {
     stream: UnixStream,
-    /// Where it takes messages of this server.
+    /// Channel for messages of this server.
     messages: Mutex<Option<UnixStream>>,
 }
 
@@ -90,7 +90,7 @@ pub fn start(server: &'static Server, parameters: &Parameters) -> Result<Option<
     }
     let served = Arc::new(VhostUser { server, slots: Mutex::default(), stopping: AtomicBool::new(false) });
     for (fd, name) in listening {
-        // Without a namespace where it was deleted since the sockets were opened.
+        // Without a namespace if it was deleted since the sockets were opened.
         if let Some(namespace) = server.namespace(name) {
             served.add(UnixListener::from(inherited::take(*fd)), namespace)?;
         }
@@ -150,7 +150,7 @@ impl VhostUser {
         }
     }
 
-    /// Serves a client in a thread of its own, unless there is another one. More clients wait to be accepted.
+    /// Serves a client in a separate thread, unless there is another one. Further clients wait to be accepted.
     fn admit(self: &Arc<Self>, slot: &Arc<Slot>, stream: UnixStream) {
         let client = match stream.try_clone() {
             Ok(own) => Arc::new(Client { stream: own, messages: Mutex::default() }),
@@ -167,7 +167,7 @@ impl VhostUser {
         }
         let owner = Owner::VhostUser(slot.namespace.name.clone());
         let Some(descriptors) = self.server.descriptors.take(&owner, VHOST_USER_CLIENT) else {
-            // Its namespace is gone: a client has its own otherwise.
+            // The namespace is gone: a client always has one otherwise.
             return slot.release();
         };
         let (here, its_slot) = (Arc::clone(self), Arc::clone(slot));
@@ -217,13 +217,13 @@ impl VhostUser {
         ended.unwrap_or_else(|_| Err(io::Error::other("internal error, please report it")))
     }
 
-    /// Tells clients of namespaces that have another size, and closes the sockets of namespaces that are gone.
+    /// Notifies clients of namespaces whose size has changed, and closes the sockets of deleted namespaces.
     fn look_after(&self) {
         while !self.is_stopping() {
             lock(&self.slots).retain(|slot| {
                 let is_there = self.is_there(slot);
                 if !is_there {
-                    // Who waits for clients wakes up. Without one, the client ends with its namespace.
+                    // Wakes the thread that waits for clients. Without one, the client ends with its namespace.
                     let _closed = shutdown(&slot.listener, rustix::net::Shutdown::Both);
                     slot.hang_up();
                     self.server.descriptors.remove(&Owner::VhostUser(slot.namespace.name.clone()));
@@ -287,7 +287,7 @@ impl Slot {
         let Some(client) = self.current().clone() else { return };
         let message = header(CONFIG_CHANGE, VERSION, 0);
         if let Some(messages) = &*lock(&client.messages) {
-            // A client that does not read finds the new size when it asks.
+            // A client that does not read gets the new size when it asks.
             let _not_sent = send(messages, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
     }

@@ -69,7 +69,7 @@ pub struct BlockRequest {
 }
 
 impl BlockRequest {
-    /// Reads the header of a request. None where there is no place for its status: nothing can be answered then.
+    /// Reads the header of a request. None if there is no place for its status: then it cannot be answered.
     pub fn parse(memory: &GuestMemoryMmap, descriptors: impl Iterator<Item = Descriptor>) -> Option<Self> {
         let (mut readable, mut writable): (Vec<Segment>, Vec<Segment>) = (Vec::new(), Vec::new());
         let mut in_order = true;
@@ -79,7 +79,7 @@ impl BlockRequest {
             if descriptor.is_write_only() {
                 writable.push(segment);
             } else {
-                // What the device reads comes first (2.7.4.2).
+                // Data for the device comes first (2.7.4.2).
                 in_order &= writable.is_empty();
                 readable.push(segment);
             }
@@ -114,7 +114,7 @@ impl BlockRequest {
         Some(Self { kind, sector: u64::from(of(8)) | u64::from(of(12)) << 32, data, data_bytes, status })
     }
 
-    /// Reads and writes of so many bytes at most, which wait for nothing but the page cache.
+    /// Reads and writes of up to this many bytes, which wait only for the page cache.
     pub fn is_quick(&self, most_bytes: u64) -> bool {
         matches!(self.kind, Kind::Read | Kind::Write) && self.data_bytes <= most_bytes
     }
@@ -176,7 +176,7 @@ impl BlockRequest {
     fn finish(&self, memory: &GuestMemoryMmap, done: Result<(), u32>) -> u32 {
         let written = if done.is_ok() && matches!(self.kind, Kind::Read | Kind::GetId) { self.data_bytes } else { 0 };
         let status = exact::<u8>(done.err().unwrap_or(VIRTIO_BLK_S_OK));
-        // Where there is no such memory, the guest has no use for the status.
+        // Without such memory, the guest has no use for the status.
         let _no_such_memory = memory.write_obj(status, self.status);
         exact::<u32>(written) + 1
     }
@@ -284,7 +284,7 @@ impl BlockRequest {
     }
 }
 
-/// Takes the header from the front of what the device reads; false where there is less, or no such memory.
+/// Takes the header from the front of the device-readable data; false if there is less, or no such memory.
 fn take_header(memory: &GuestMemoryMmap, readable: &mut Vec<Segment>, header: &mut [u8; HEADER_BYTES]) -> bool {
     let mut rest = &mut header[..];
     for segment in readable.iter_mut() {
@@ -310,7 +310,7 @@ fn write_zeroes(disk: &Disk, offset: u64, length: u64, flags: Flags, awaited: &d
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
         done => return done,
     }
-    // The file system cannot do it at once.
+    // The file system has no fast operation for it.
     let zeroes = vec![0; exact::<usize>(length.min(ZEROES_BYTES as u64))];
     let mut done = 0;
     while done < length {
@@ -335,7 +335,7 @@ pub struct Disk {
     pub namespace: Arc<Namespace>,
     /// The device that it is on.
     pub model: &'static Model,
-    /// What a guest has as its serial number.
+    /// Serial number that a guest sees.
     pub id: String,
 }
 

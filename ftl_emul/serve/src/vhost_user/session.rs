@@ -1,5 +1,5 @@
-//! One client of a namespace: what it negotiates, its memory and its queues (vhost-user protocol, as in QEMU's
-//! `docs/interop/vhost-user.rst`; names of messages as there).
+//! One client of a namespace: its negotiation, its memory and its queues (vhost-user protocol, as in QEMU's
+//! `docs/interop/vhost-user.rst`, whose names of messages are used).
 
 use std::fs::File;
 use std::io;
@@ -33,9 +33,9 @@ use crate::vhost_user::request::{Disk, MAX_RANGE_SECTORS, MAX_RANGES, MAX_SEGMEN
 use crate::vhost_user::virtqueue::{Setup, Virtqueue, notify};
 use crate::vhost_user::workers::Workers;
 
-/// By default QEMU wants as many as the VM has CPUs, and refuses to start where there are fewer.
+/// By default QEMU requests as many as the VM has CPUs, and refuses to start if there are fewer.
 const MAX_QUEUES: u16 = 64;
-/// As QEMU has it.
+/// The value of QEMU.
 const MAX_QUEUE_SIZE: u16 = 1024;
 /// Of the configuration (`struct virtio_blk_config`, 5.2.4) with what later versions have added, which is 0.
 const CONFIG_BYTES: usize = 256;
@@ -81,7 +81,7 @@ struct Ring {
 /// How a namespace is served to a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Serving {
-    /// What space is allocated and released by.
+    /// Unit in which space is allocated and released.
     pub granule_bytes: u64,
     /// The model does not make requests wait.
     pub is_untimed: bool,
@@ -101,7 +101,7 @@ pub struct Session {
     memory: Option<Memory>,
     in_flight: Option<Arc<InFlight>>,
     rings: Vec<Ring>,
-    /// Of the client, its memory and its queues.
+    /// State of the client, its memory and its queues.
     descriptors: Taken,
 }
 
@@ -132,7 +132,7 @@ impl Session {
 
     /// The client has disconnected, or is disconnected. With `give_up`, it does not wait for answers.
     pub fn close(&mut self, give_up: bool) {
-        // All at once first.
+        // All of them together first.
         for running in self.rings.iter().filter_map(|ring| ring.running.as_ref()) {
             if give_up {
                 running.queue.give_up();
@@ -202,7 +202,7 @@ impl Session {
             let mut part = InFlight::queue(in_flight, exact::<u16>(index), ring.size)
                 .ok_or_else(|| refused(format!("no memory for {} requests in flight of queue {index}", ring.size)))?;
             resumed = part.resume(position);
-            // What was taken from the available ring is either in the used ring or in flight.
+            // Requests taken from the available ring are either in the used ring or in flight.
             queue.set_next_avail(position.wrapping_add(exact::<u16>(resumed.len())));
             tracker = Some(part);
         }
@@ -388,7 +388,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         if let Some(running) = &ring.running {
             running.queue.set_call(ring.call.clone());
         }
-        // What was answered without it, as before the server was started again, is found then.
+        // Requests that were answered without it, as before a restart of the server, are then found.
         ring.call.as_deref().into_iter().for_each(notify);
         self.count_descriptors()
     }
@@ -440,7 +440,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         Ok(())
     }
 
-    // What is below needs features that are not offered, or belongs to other kinds of device.
+    // The messages below need features that are not offered, or belong to other kinds of device.
 
     fn reset_device(&mut self) -> Result<()> {
         Err(Error::InvalidOperation("RESET_DEVICE"))

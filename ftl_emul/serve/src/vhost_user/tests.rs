@@ -25,7 +25,7 @@ fn disk(folder: &std::path::Path) -> Disk {
     Disk::new(std::sync::Arc::clone(&server.namespaces()[0]), &server.model, "a-device-with-a-long-name")
 }
 
-/// Carries out what the parts (address, bytes, flags) describe; returns its status and the bytes written.
+/// Carries out the request of the parts (address, bytes, flags); returns its status and the bytes written.
 fn ask(disk: &Disk, memory: &GuestMemoryMmap, parts: &[(u64, u32, u16)]) -> Option<(u32, u32)> {
     answered(memory, parts, |request| Some(request.carry_out(disk, memory, false, &|| Awaited::Yes)))
 }

@@ -1,8 +1,9 @@
 //! A split virtqueue (Virtual I/O Device specification 1.2, section 2.7) while it is served, by a thread of its own.
 //!
-//! Requests are taken several at a time. Small reads and writes that wait for nothing are carried out right here, between
-//! the file and the guest's memory, and answered together with one notification; all others are left to the client's
-//! [`Workers`], which finish them in any order. The rings are the guest's memory: nothing in them is relied upon.
+//! Several requests are taken at a time. Small reads and writes that do not wait are carried out by this thread,
+//! between the file and the guest's memory, and answered together with one notification; all others are passed to the
+//! client's [`Workers`], which complete them in any order. The rings are the guest's memory, so their contents are not
+//! trusted.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -35,7 +36,7 @@ const MAX_BATCH: usize = 16;
 const STOPPING: Duration = Duration::from_secs(10);
 const DESCRIPTOR_BYTES: u32 = 16;
 
-/// What a queue is started with.
+/// Parameters of a queue.
 pub struct Setup {
     /// With size, addresses and positions.
     pub ring: Queue,
@@ -45,7 +46,7 @@ pub struct Setup {
     pub kick: File,
     /// To notify the driver with.
     pub call: Option<Arc<File>>,
-    /// Where requests in flight are noted.
+    /// Where requests in flight are recorded.
     pub tracker: Option<Tracker>,
     /// Requests that the last server has left.
     pub resumed: Vec<u16>,
@@ -79,7 +80,7 @@ pub struct Virtqueue {
     is_untimed: bool,
     state: Mutex<State>,
     drained: Condvar,
-    /// Nobody waits for answers any more.
+    /// No client waits for answers any more.
     given_up: AtomicBool,
     epoll: OwnedFd,
     wake: OwnedFd,
@@ -87,7 +88,7 @@ pub struct Virtqueue {
     _kick: File,
 }
 
-/// Where the descriptors of requests are.
+/// Location of the descriptors of requests.
 struct Table {
     memory: Arc<GuestMemoryMmap>,
     address: GuestAddress,
@@ -114,7 +115,7 @@ impl Virtqueue {
     ) -> io::Result<(Arc<Self>, thread::JoinHandle<()>)> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        // Edge-triggered: each notification wakes the thread, which need not read it, so that nothing blocks it.
+        // Edge-triggered: each notification wakes the thread, which need not read it, so that it never blocks.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         for source in [std::os::fd::AsFd::as_fd(&setup.kick), std::os::fd::AsFd::as_fd(&wake)] {
             epoll::add(&epoll, source, epoll::EventData::new_u64(0), flags)?;
@@ -175,7 +176,7 @@ impl Virtqueue {
         self.wake();
     }
 
-    /// Nobody waits for answers any more.
+    /// No client waits for answers any more.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
     }
@@ -273,7 +274,7 @@ impl Virtqueue {
         Next::Stop
     }
 
-    /// Asks the driver for a notification; false where there is a request already.
+    /// Requests a notification from the driver; false if there is a request already.
     fn is_idle(&self) -> bool {
         let mut state = self.state();
         let memory = Arc::clone(&state.memory);
@@ -286,10 +287,10 @@ impl Virtqueue {
         }
     }
 
-    /// Sleeps until there is a notification, or something else to do.
+    /// Sleeps until there is a notification, or other work.
     fn sleep(&self) {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 2];
-        // Interrupted: who asks looks again.
+        // Interrupted: the caller checks again.
         let _interrupted = epoll::wait(&self.epoll, &mut events, None);
         let mut state = self.state();
         let memory = Arc::clone(&state.memory);
@@ -340,13 +341,13 @@ impl Virtqueue {
 
     /// A panic fails this request only.
     fn attempt(&self, request: &BlockRequest, memory: &GuestMemoryMmap) -> u32 {
-        // The driver finds what it has asked for answered, however late.
+        // The driver gets the answer, however late.
         let awaited = || if self.given_up.load(Ordering::Relaxed) { Awaited::Soon } else { Awaited::Yes };
         let work = || request.carry_out(&self.disk, memory, self.durable, &awaited);
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| request.fail(memory))
     }
 
-    /// Puts requests into the used ring (2.7.8), and notifies the driver if it wants that.
+    /// Puts requests into the used ring (2.7.8), and notifies the driver if it requests that.
     fn finish(&self, done: &[Done]) {
         if done.is_empty() {
             return;
@@ -399,7 +400,7 @@ pub fn notify(mut call: &File) {
     let _gone = call.write(&1_u64.to_ne_bytes());
 }
 
-/// Whether the driver wants to be notified of what was added (2.7.7).
+/// Whether the driver requests a notification about the added entries (2.7.7).
 fn wants_notification(ring: &mut Queue, memory: &GuestMemoryMmap) -> Result<bool, virtio_queue::Error> {
     if ring.event_idx_enabled() {
         return ring.needs_notification(memory);

@@ -6,7 +6,7 @@ use std::thread;
 
 use crate::request_memory::{Pool, Room, Taken};
 
-/// Requests of one client that are carried out at once. More wait for a thread.
+/// Maximum concurrent requests of one client. Further ones wait for a thread.
 const MAX_THREADS: usize = 128;
 /// Memory of a client that is its own, for data of requests larger than [`SMALL_BYTES`]: as much as the largest has.
 const OWN_BYTES: usize = 8 << 20;

@@ -1,8 +1,8 @@
-//! `/init` of the VMs that tests boot: loads the drivers of virtio disks, then writes 4 KiB pages at random to
-//! `/dev/vda` for ever, as many at a time as the kernel's command line says (`disk_writer.depth=N`).
+//! `/init` of the VMs that tests boot: loads the drivers of virtio disks, then writes random 4 KiB pages to `/dev/vda`
+//! endlessly, with the queue depth of the kernel's command line (`disk_writer.depth=N`).
 //!
-//! Once a second it puts the number of writes so far into page 0, flushes, and says `flushed N` on the console: a
-//! reader of the disk's image that finds less has found a lost write.
+//! Once a second it puts the number of writes so far into page 0, flushes, and prints `flushed N` on the console: a
+//! reader that finds a smaller number in the disk's image has found a lost write.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -20,14 +20,14 @@ const PAGE_BYTES: usize = 4096;
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Aligned as direct I/O wants it.
+/// Aligned as required by direct I/O.
 #[repr(align(4096))]
 struct Page([u8; PAGE_BYTES]);
 
 fn main() {
     let outcome = run();
     println!("disk_writer: {outcome:?}");
-    // The end of init is a kernel panic; what was printed shall be seen first.
+    // The end of init is a kernel panic; the output should be seen first.
     thread::sleep(Duration::from_secs(3600));
 }
 

@@ -25,7 +25,7 @@ impl Array {
         self.scheduler.enqueue(number, &mut tenant.entity, released_ns, least_tag);
     }
 
-    /// Hands requests to the disks while they have room.
+    /// Passes requests to the disks while they have room.
     pub(super) fn issue(&mut self) {
         while self.in_flight < self.queue_depth {
             let Some(number) = self.scheduler.take_next() else { return };
@@ -33,7 +33,7 @@ impl Array {
             let tenant = &mut self.tenants[usize::from(number)];
             tenant.account.leave_line(now_ns);
             self.scheduler.serve(&mut tenant.entity, 0);
-            // A limit may have been set while it stood in the line.
+            // A limit may have been set while it was in the line.
             if tenant.throttle.is_open(now_ns) {
                 if let Some(slot) = tenant.line.pop_front() {
                     let request = self.requests[slot];

@@ -1,4 +1,4 @@
-//! What disks do, against what theory says of them.
+//! The behaviour of disks, compared with theory.
 
 use rand_core::{RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256StarStar;
@@ -103,7 +103,7 @@ fn deeper_queue_raises_throughput_without_starvation() {
         assert!(seen > before * 1.01, "{seen} at {queue_depth}, {before} before");
         before = seen;
     }
-    // One far away among many that are near.
+    // A distant request among many near ones.
     let (mut array, tenant) = whole(1, |_| {});
     let mut near = random_offsets(3000, MIB * 100, 4096);
     near.insert(40, 290_000_000_000);
@@ -236,8 +236,7 @@ mod properties {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever is asked for at whatever moments: every request ends once, not before it arrived, and the disks
-        /// come to rest.
+        /// For any requests at any times: every request ends once, not before it arrived, and the disks become idle.
         #[test]
         fn every_request_completes_once(
             count in 1..4u32,

@@ -22,7 +22,7 @@ struct Entry {
     previous_dirty: u32,
 }
 
-/// Which map entries are cached.
+/// The cached map entries.
 pub(super) struct Cache {
     capacity: usize,
     /// log2 of the entries of a translation page.
@@ -94,7 +94,7 @@ impl Cache {
         dirty.then_some(translation_page)
     }
 
-    /// Fetches what dropping the least recently used entry will touch.
+    /// Prefetches the data for dropping the least recently used entry.
     #[inline]
     fn prefetch_oldest(&self) {
         let Some(&Entry { page, newer, next_dirty, previous_dirty, .. }) = self.entries.get(self.oldest as usize)
@@ -153,7 +153,7 @@ impl Cache {
         }
     }
 
-    /// Forgets an entry, dirty or not; does nothing when it is not cached.
+    /// Forgets an entry, dirty or not, if it is cached.
     pub fn remove(&mut self, page: LogicalPage) {
         let Some(slot) = self.slot_of[page.index()].checked_sub(1) else { return };
         let Entry { dirty, next_dirty, previous_dirty, .. } = self.entries[slot as usize];

@@ -44,7 +44,7 @@ impl DftlMapping {
         self.translation.save("", to)
     }
 
-    /// Reads a state that [`DftlMapping::save`] wrote, and its label. Anything else is refused.
+    /// Reads a state written by [`DftlMapping::save`], and its label. Rejects any other data.
     pub fn restore(from: &mut impl Read) -> Result<(Self, String), FtlError> {
         let (mut mapping, head) = read_snapshot(
             Self::SNAPSHOT_CODE,

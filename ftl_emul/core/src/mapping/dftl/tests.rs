@@ -79,7 +79,7 @@ fn misses_and_evictions_match_calculation_by_hand() {
         let counters = ftl.mapping_counters(t).unwrap();
         (counters.map_reads, counters.map_writes)
     };
-    // Neither translation page is on flash: nothing to read. The CMT holds 0 and 1, both dirty.
+    // No translation page is on flash, so none is read. The CMT holds 0 and 1, both dirty.
     assert_eq!(write(&mut ftl, 0), (0, 0));
     assert_eq!(write(&mut ftl, 1), (0, 0));
     // 0 goes, dirty: translation page 0 is written, with 1, which is clean then.
@@ -88,7 +88,7 @@ fn misses_and_evictions_match_calculation_by_hand() {
     assert_eq!(write(&mut ftl, 2), (1, 1));
     // 200 goes, dirty: translation page 1 is written. 3 is read.
     assert_eq!(write(&mut ftl, 3), (2, 2));
-    // A hit costs nothing.
+    // A hit is free.
     assert_eq!(write(&mut ftl, 2), (2, 2));
     // 3 goes, dirty, is read and written with 2; then the entry of 201 is read.
     assert_eq!(write(&mut ftl, 201), (4, 3));
@@ -167,7 +167,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// Beside a page mapping that gets the same requests: the same pages are mapped, the same is counted, and the
+    /// Compared with a page mapping that gets the same requests: mapped pages and counters are equal, and the
     /// invariants hold after every step.
     #[test]
     fn dftl_places_data_like_the_page_mapping(

@@ -50,8 +50,8 @@ impl DftlMapping {
         counters.map_ns += nand.overhead_ns() - before;
     }
 
-    /// Updates the entries of the pages that GC has moved: in the CMT where they are cached, else on flash, once for
-    /// each translation page. `cause` is who pays; None: the owner of the pages.
+    /// Updates the entries of the pages that GC has moved: in the CMT if they are cached, else on flash, once for each
+    /// translation page. `cause` pays for it; None: the owner of the pages.
     #[inline]
     pub(super) fn follow_moves<N: Nand>(&mut self, cause: Option<TenantId>, nand: &mut N) {
         let mut moved = std::mem::take(&mut self.moved);
@@ -73,7 +73,7 @@ impl DftlMapping {
         self.moved = moved;
     }
 
-    /// Who has the first of the pages moved whose entries are on a translation page and are not cached.
+    /// Owner of the first moved page whose entries are on a translation page and are not cached.
     fn owner_of_first(&self, moved: &[LogicalPage], translation_page: u64) -> TenantId {
         let on_it = |page: &&LogicalPage| {
             self.cache.translation_page(**page) == translation_page && !self.cache.contains(**page)

@@ -1,4 +1,4 @@
-//! Blocks and the dies they lie on: taking an erased one, opening it as data or log block, erasing it.
+//! Blocks and their dies: allocating an erased block, opening it as data or log block, erasing it.
 
 use crate::address::{BlockId, DieId, LogicalBlockId};
 use crate::block::{BlockList, BlockState};
@@ -112,7 +112,7 @@ impl<S: LogScheme> Store<S> {
         }
     }
 
-    /// Erases a log block that stands in no list and holds nothing valid.
+    /// Erases a log block that is in no list and contains no valid page.
     pub(in crate::mapping) fn erase_log<N: Nand>(&mut self, log: BlockId, cause: TenantId, nand: &mut N) {
         let used = std::mem::replace(&mut self.log_use[log], LogUse::NONE);
         self.erase(log, used.written, cause, nand);
@@ -149,7 +149,7 @@ impl<S: LogScheme> Store<S> {
         counters.victims += written / block_pages;
     }
 
-    /// Erases the blocks of a logical block that has no pages any more.
+    /// Erases the blocks of a logical block without pages.
     pub(super) fn close_if_empty<N: Nand>(&mut self, logical: LogicalBlockId, cause: TenantId, nand: &mut N) {
         let LogicalBlock { data, programmed, .. } = self.logical[logical];
         if data == BlockId::NONE || self.blocks[data].valid > 0 {

@@ -1,5 +1,5 @@
-//! The invariants of mappings with log blocks, verified from scratch. Every count is taken anew from the tables, so
-//! that a damaged snapshot is found as surely as a bug; nothing here trusts an index before it is checked.
+//! Verifies the invariants of mappings with log blocks from scratch. All counts are recomputed from the tables, so that
+//! a damaged snapshot is detected as reliably as a bug; indices are checked before they are used.
 
 use crate::address::{BlockId, LogicalBlockId, MapEntry};
 use crate::block::BlockState;
@@ -40,8 +40,8 @@ impl<S: LogScheme> Store<S> {
         Ok(())
     }
 
-    /// Every block stands in exactly one place, which fits its state and its owner. Returns the logical block of each
-    /// data block.
+    /// Every block is in exactly one place that fits its state and its owner. Returns the logical block of each data
+    /// block.
     fn check_places(&self) -> Result<Vec<LogicalBlockId>, String> {
         let mut seen = vec![false; self.blocks.len()];
         let mut visit = |block: BlockId, pool: u32, state: BlockState| -> Result<(), String> {

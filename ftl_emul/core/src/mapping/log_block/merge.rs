@@ -1,7 +1,7 @@
 //! Merges: data block and log block become one data block again.
 //!
-//! *Switch*: the log block holds the pages in order and nothing else is left; it becomes the data block as it is.
-//! *Partial*: it holds the first pages in order; the rest is copied behind them, then it becomes the data block.
+//! *Switch*: the log block has its pages in order and no other page is valid; it becomes the data block.
+//! *Partial*: it has the first pages in order; the rest is copied behind them, then it becomes the data block.
 //! *Full*: everything is copied to a free block. (J. Kim et al., "A space-efficient flash translation layer for
 //! `CompactFlash` systems", 2002; S.-W. Lee et al., "A log buffer-based flash translation layer using fully-associative
 //! sector translation", 2007.)
@@ -23,7 +23,7 @@ pub enum Purpose {
 }
 
 impl<S: LogScheme> Store<S> {
-    /// Switch or partial merge: a log block that holds pages of one logical block in order, and stands in no list,
+    /// Switch or partial merge: a log block that contains pages of one logical block in order, and is in no list,
     /// becomes its data block.
     pub(in crate::mapping) fn merge_into_log<N: Nand>(
         &mut self,
@@ -79,8 +79,8 @@ impl<S: LogScheme> Store<S> {
         self.tenant(cause).counters.victim_histogram[valid as usize] += 1;
     }
 
-    /// Copies every page of a logical block to `target`, except those that stand in it already; they count as in the
-    /// data block from now on. Returns how many.
+    /// Copies every page of a logical block to `target`, except those that are already in it; from then on they count
+    /// as in the data block. Returns their number.
     fn copy_logical<N: Nand>(&mut self, logical: LogicalBlockId, target: BlockId, nand: &mut N) -> u32 {
         #[cfg(test)]
         self.copy_on_flash(logical, target);

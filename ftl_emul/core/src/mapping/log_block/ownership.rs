@@ -1,5 +1,5 @@
-//! Blocks of mappings with log blocks and who owns them. A giver that uses all the log blocks it may have merges one
-//! for each block that it gives away.
+//! Ownership of blocks in mappings with log blocks. A giver that uses all of its permitted log blocks merges one for
+//! each block that it gives away.
 
 use crate::address::BlockId;
 use crate::block::{Block, BlockList};

@@ -1,4 +1,4 @@
-//! Where pages stand: in the data block of their logical block, or in a log block; and programming them there.
+//! Location of pages, in the data block of their logical block or in a log block, and programming them there.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -6,7 +6,7 @@ use crate::address::{BlockId, DieId, LogicalBlockId, MapEntry, PhysicalPage, ind
 use crate::mapping::log_block::{LogScheme, Store, Write};
 use crate::nand::Nand;
 
-/// As many pages of a tenant's namespace as a block has, and where they are.
+/// A block's worth of pages of a tenant's namespace, and their location.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(in crate::mapping) struct LogicalBlock {
@@ -16,9 +16,9 @@ pub(in crate::mapping) struct LogicalBlock {
     pub next_page: u32,
     /// Pages of the data block that were programmed.
     pub programmed: u32,
-    /// Its own log block, in schemes where it has one; else [`BlockId::NONE`].
+    /// Its own log block, in schemes that have one; else [`BlockId::NONE`].
     pub log: BlockId,
-    /// Nothing; the owner in snapshots of earlier versions.
+    /// Unused; the owner in snapshots of earlier versions.
     unused: u32,
 }
 
@@ -35,7 +35,7 @@ pub(in crate::mapping) struct LogUse {
     pub logical: LogicalBlockId,
     /// Pages programmed.
     pub written: u32,
-    /// Of these, leading ones that stand at their own offset.
+    /// Of these, leading ones that are at their own offset.
     pub in_order: u32,
 }
 
@@ -116,7 +116,7 @@ impl<S: LogScheme> Store<S> {
         true
     }
 
-    /// Writes a page to the data block if it is free there, else where the scheme decides.
+    /// Writes a page to the data block if its place is free there, else where the scheme decides.
     pub(in crate::mapping) fn place<N: Nand>(&mut self, write: Write, nand: &mut N) {
         if !self.write_in_place(write, nand) {
             S::write_to_log(self, write, nand);
@@ -154,7 +154,7 @@ impl<S: LogScheme> Store<S> {
     pub(in crate::mapping) fn logical_at(&self, log: BlockId, at: u32) -> Option<LogicalBlockId> {
         let physical = self.division.physical(log, at);
         let page = self.reverse[physical];
-        // What no valid page needs is not checked when a snapshot is read.
+        // Fields that no valid page uses are not checked when a snapshot is read.
         let valid = self.log_page.get(page.index()).is_some_and(|&at| at == MapEntry::of(physical));
         valid.then(|| self.division.logical_block(page))
     }

@@ -48,6 +48,6 @@ pub struct Write {
     pub(in crate::mapping) logical: LogicalBlockId,
     /// Page within the logical block.
     pub(in crate::mapping) offset: u32,
-    /// Whose write it is.
+    /// Tenant of the write.
     pub(in crate::mapping) cause: TenantId,
 }

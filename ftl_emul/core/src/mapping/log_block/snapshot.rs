@@ -78,7 +78,7 @@ impl<S: LogScheme> Store<S> {
         write_snapshot(S::SNAPSHOT_CODE, &head, &tables, to)
     }
 
-    /// Reads a state that [`Store::save`] wrote, and its label. Anything else is refused.
+    /// Reads a state written by [`Store::save`], and its label. Rejects any other data.
     pub fn restore(from: &mut impl Read) -> Result<(Self, String), FtlError> {
         let (mut mapping, head) = read_snapshot(S::SNAPSHOT_CODE, from, Self::fitting, |m, _| m.tables())?;
         mapping.blocks.copy_from_slice(&head.blocks);
@@ -127,7 +127,7 @@ impl<S: LogScheme> Store<S> {
         })
     }
 
-    /// An empty mapping with tables for what `head` describes.
+    /// An empty mapping with tables of the size given by `head`.
     fn fitting(head: &Head) -> Result<Self, FtlError> {
         let mapping = Self::new(head.geometry, head.options)?;
         let tables_fit = head.blocks.len() == mapping.blocks.len() && head.spare.len() == mapping.tenancy.spare.len();

@@ -14,7 +14,7 @@ use crate::victim::below;
 /// A logical block, and a page of it.
 type Content = (LogicalBlockId, u32);
 
-/// What stands on the flash, and what flash allows: pages of a block are programmed in ascending order, once.
+/// Contents of the flash, and its rule: pages of a block are programmed in ascending order, once.
 #[derive(Debug)]
 pub(super) struct Flash {
     /// By physical page: which page of which logical block, and which write of all writes it was.
@@ -56,7 +56,7 @@ impl Flash {
 }
 
 impl<S: LogScheme> Store<S> {
-    /// What [`Store::copy_logical`] is about to do, page by page.
+    /// The page operations of the next [`Store::copy_logical`].
     pub(super) fn copy_on_flash(&mut self, logical: LogicalBlockId, target: BlockId) {
         for offset in 0..self.block_pages {
             let Some(physical) = self.physical(logical, offset) else { continue };
@@ -285,7 +285,7 @@ fn more_log_blocks_mean_fewer_copies() {
         let u = (after.victim_valid_pages - before.victim_valid_pages) as f64
             / ((after.victims - before.victims) * 32) as f64;
         let waf = 1.0 + copies / (after.host_page_writes - before.host_page_writes) as f64;
-        // u is defined so that it means for merges what it means for GC.
+        // u is defined so that it has the same meaning for merges as for GC.
         assert!((waf * (1.0 - u) - 1.0).abs() < 0.02, "WAF {waf}, u {u}");
         waf
     }
@@ -420,8 +420,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Whatever tenants do, in whatever order: the invariants hold after every step, every read returns the newest write,
-/// no page is programmed twice or out of order, and the counters account for each other.
+/// For any operations of tenants in any order: the invariants hold after every step, every read returns the newest
+/// write, no page is programmed twice or out of order, and the counters are consistent.
 fn any_requests<S: LogScheme>(width: u32, clusters: u32, np: u32, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let mut ftl = drive::<S>(300 / clusters, width * clusters, np, width);
     let timing = NandTiming { read_ns: 10, program_ns: 100, erase_ns: 1000, transfer_ns: 1, suspend_ns: 0 };

@@ -1,5 +1,5 @@
-//! The invariants of the page mapping, verified from scratch. Every count is taken anew from the tables, so that a
-//! damaged snapshot is found as surely as a bug; nothing here trusts an index before it is checked.
+//! Verifies the invariants of the page mapping from scratch. All counts are recomputed from the tables, so that a
+//! damaged snapshot is detected as reliably as a bug; indices are checked before they are used.
 
 use crate::address::{BlockId, PhysicalPage};
 use crate::block::BlockState;

@@ -1,4 +1,4 @@
-//! Garbage collection: frees blocks by copying what is still valid, within one pool.
+//! Garbage collection: frees blocks by copying their valid pages, within one pool.
 
 use crate::address::{BlockId, LogicalPage, MapEntry, PhysicalPage};
 use crate::block::BlockState;
@@ -92,7 +92,7 @@ impl PageMapping {
         }
     }
 
-    /// Lists the logical pages still valid in a block, fetching their map entries meanwhile, and clears its bits.
+    /// Lists the valid logical pages of a block, prefetching their map entries, and clears its bits.
     fn gather_valid(&mut self, victim: BlockId) {
         self.scratch.clear();
         let words = self.division.words_per_block;
@@ -110,7 +110,7 @@ impl PageMapping {
         }
     }
 
-    /// Fetches which pages the next victim has, where it is known already; its map entries are fetched as it is collected.
+    /// Prefetches the pages of the next victim, if known; its map entries are fetched when it is collected.
     fn prefetch_next_victim(&self, pool: usize) {
         let Some(victim) = self.pools[pool].victims.likely_next() else { return };
         let first = self.division.physical(victim, 0).index();
@@ -119,7 +119,7 @@ impl PageMapping {
         }
     }
 
-    /// Appends the gathered pages to the pool's GC frontier and counts whose they are.
+    /// Appends the gathered pages to the pool's GC frontier and counts their owners.
     fn copy_gathered(&mut self, pool: usize, cause: TenantId) {
         let gathered = std::mem::take(&mut self.scratch);
         let frontier = self.gc_frontier();
@@ -182,7 +182,7 @@ impl PageMapping {
         }
     }
 
-    /// Puts the block of a frontier among the candidates for GC; does nothing when none is open.
+    /// Adds the block of a frontier to the candidates for GC, if one is open.
     fn close(&mut self, pool: usize, frontier: usize) {
         let open = std::mem::replace(&mut self.pools[pool].frontiers[frontier], Frontier::CLOSED);
         if let Some(block) = self.blocks.get_mut(open.block.index()) {

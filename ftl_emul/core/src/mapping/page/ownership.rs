@@ -1,5 +1,5 @@
-//! Blocks of the page mapping and who owns them: a domain has a pool on each die. GC of the giver compacts what is to
-//! change hands.
+//! Ownership of blocks in the page mapping: a domain has a pool on each die. GC of the giver frees the blocks that are
+//! to change owners.
 
 use crate::address::{BlockId, DieId};
 use crate::block::Block;
@@ -105,7 +105,7 @@ impl Ownership for PageMapping {
     }
 }
 
-/// Puts entries in place of those from `first` on, or at the end where there are none yet.
+/// Replaces entries from `first` on, or appends them if there are none yet.
 fn replace_or_append<T>(entries: &mut Vec<T>, first: usize, new: Vec<T>) {
     let end = (first + new.len()).min(entries.len());
     drop(entries.splice(first..end, new));

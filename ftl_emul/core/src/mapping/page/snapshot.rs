@@ -94,7 +94,7 @@ impl PageMapping {
         write_snapshot(SNAPSHOT_CODE, &head, &tables, to)
     }
 
-    /// Reads a state that [`PageMapping::save`] wrote, and its label. Anything else is refused.
+    /// Reads a state written by [`PageMapping::save`], and its label. Rejects any other data.
     pub fn restore(from: &mut impl Read) -> Result<(Self, String), FtlError> {
         let (mut mapping, head) = read_snapshot(SNAPSHOT_CODE, from, Self::fitting, Self::tables)?;
         mapping.blocks.copy_from_slice(&head.blocks);
@@ -128,7 +128,7 @@ impl PageMapping {
         Ok((mapping, head.label))
     }
 
-    /// An empty mapping with tables for what `head` describes.
+    /// An empty mapping with tables of the size given by `head`.
     fn fitting(head: &Head) -> Result<Self, FtlError> {
         let mapping = Self::new(head.geometry, head.options)?;
         let tables_fit = head.blocks.len() == mapping.blocks.len()

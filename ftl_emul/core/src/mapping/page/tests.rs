@@ -84,7 +84,7 @@ fn options() -> impl Strategy<Value = PageMappingOptions> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
-    /// Whatever tenants do, in whatever order, the invariants hold and exactly the pages written are mapped.
+    /// For any operations of tenants, the invariants hold and exactly the written pages are mapped.
     #[test]
     fn invariants_hold_under_any_requests(
         options in options(),

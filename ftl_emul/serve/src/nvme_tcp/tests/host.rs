@@ -25,7 +25,7 @@ impl Pdu {
     }
 }
 
-/// How a command ended.
+/// Completion of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer {
     pub id: u16,
@@ -43,7 +43,7 @@ pub struct Host {
     pub next_id: u16,
     /// Breaks the digest of the next data that is sent.
     pub damages_data: bool,
-    /// What it calls itself.
+    /// Its Host NQN.
     pub nqn: &'static str,
 }
 
@@ -59,12 +59,12 @@ pub fn entry(opcode: u8, namespace: u32, dwords: &[(usize, u32)]) -> [u8; 64] {
     entry
 }
 
-/// Of a command on blocks.
+/// A command on blocks.
 pub fn blocks(opcode: u8, namespace: u32, start: u64, count: u32) -> [u8; 64] {
     entry(opcode, namespace, &[(10, start as u32), (11, (start >> 32) as u32), (12, count - 1)])
 }
 
-/// Says that data is with the host.
+/// Specifies that data is with the host.
 pub fn with_host_data(mut entry: [u8; 64], bytes: usize) -> [u8; 64] {
     entry[32..36].copy_from_slice(&(bytes as u32).to_le_bytes());
     entry[39] = 0x5a;
@@ -139,7 +139,7 @@ impl Host {
         Pdu { kind: common[0], head: pdu, data }
     }
 
-    /// Sends a command, its data in the capsule or kept until it is asked for; returns its identifier.
+    /// Sends a command, with its data in the capsule or kept until requested; returns its identifier.
     pub fn submit(&mut self, entry: [u8; 64], in_capsule: &[u8]) -> u16 {
         let pdu = self.capsule(entry, in_capsule);
         self.stream.write_all(&pdu).unwrap();
@@ -157,7 +157,7 @@ impl Host {
         self.pdu(4, 0, &entry, in_capsule)
     }
 
-    /// Sends a part of what an R2T asked for.
+    /// Sends a part of the data that an R2T requested.
     pub fn send_data(&mut self, asked: &Pdu, offset: u32, part: &[u8], last: bool) {
         let mut head = asked.head[8..12].to_vec();
         head.extend_from_slice(&offset.to_le_bytes());
@@ -167,7 +167,7 @@ impl Host {
         self.stream.write_all(&pdu).unwrap();
     }
 
-    /// Waits for the next answer; `data` is given to whichever command asks for some.
+    /// Waits for the next answer; `data` is for any command that requests data.
     pub fn answer(&mut self, data: &[u8]) -> Answer {
         let mut received = Vec::new();
         loop {
@@ -203,7 +203,7 @@ impl Host {
         answer
     }
 
-    /// A command with data from the host, which is asked for.
+    /// A command with data from the host, which is requested.
     pub fn run_with(&mut self, entry: [u8; 64], data: &[u8]) -> Answer {
         self.submit(with_host_data(entry, data.len()), &[]);
         self.answer(data)

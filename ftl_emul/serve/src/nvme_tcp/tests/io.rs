@@ -151,8 +151,8 @@ fn small_requests_sent_at_once_are_each_answered_with_their_own_data() {
             let answer = io.answer(&[]);
             assert_eq!((answer.id, answer.status), (id, 0));
         }
-        // Before the first answer is taken. Behind those that are there: a hole, one beyond the end, and one of a
-        // namespace that there is not.
+        // Before the first answer is taken. After those: a hole, a range beyond the end, and one of a missing
+        // namespace.
         let reads = [(1, 7), (1, 0), (1, 3), (1, 300), (1, PAGES), (1, 5), (9, 0), (1, 6)];
         let submitted = reads.map(|(namespace, number)| {
             let read = with_host_data(blocks(2, namespace, number * 8, 8), PAGE as usize);

@@ -1,9 +1,9 @@
-//! Namespaces that hosts create, attach and delete, and what several hosts see of each other.
+//! Namespaces that hosts create, attach and delete, and their visibility to several hosts.
 
 use super::host::with_host_data;
 use super::*;
 
-/// What a host says of a new namespace of so many blocks.
+/// The host's data for a new namespace of this many blocks.
 fn wanted(blocks: u64, handle: Option<u16>) -> Vec<u8> {
     let mut data = vec![0; 4096];
     data[..8].copy_from_slice(&blocks.to_le_bytes());
@@ -64,7 +64,7 @@ fn namespace_is_created_attached_used_detached_and_deleted() {
     let made = create(&mut admin, BLOCKS / 2, Some(7));
     assert_eq!((made.status, made.result), (0, 4), "not the number of the namespace that was deleted");
 
-    // Allocated, and attached to nobody.
+    // Allocated, but not attached.
     assert_eq!(u32_at(&admin.identify(0x10, 3).data, 0), 4);
     assert_eq!(u32_at(&admin.identify(2, 3).data, 0), 0);
     assert_eq!(u64_at(&admin.identify(0x11, 4).data, 0), BLOCKS / 2);
@@ -127,7 +127,7 @@ fn hosts_have_namespaces_and_notices_of_their_own() {
         admin.submit(entry(0x0c, 0, &[]), &[])
     });
 
-    // Detached from one of them: only that one is told.
+    // Detached from one host: only that one is notified.
     let detach = entry(0x15, 2, &[(10, 1)]);
     assert_eq!(with_notice(&mut first, notice, detach, &controllers(&[one])), 0);
     let attached = |admin: &mut Host| {
@@ -141,18 +141,18 @@ fn hosts_have_namespaces_and_notices_of_their_own() {
     assert_eq!(first.identify(0x13, 0).data[..6], [2, 0, one as u8, 0, other as u8, 0]);
     assert_eq!(io.run(blocks(2, 2, 0, 8)).status, 0x02);
     assert_eq!(its_io.run_with_capsule(blocks(1, 2, 0, 8), &[6; 4096]).status, 0);
-    // What they both have holds the same for both.
+    // Settings of the shared namespace apply to both.
     assert_eq!(its_io.run_with_capsule(blocks(1, 1, 0, 8), &[7; 4096]).status, 0);
     assert_eq!(io.run(blocks(2, 1, 0, 8)).data, [7; 4096]);
 
-    // Deleted for all: both are told of what they had.
+    // Deleted for all: both are notified.
     let again = first.submit(entry(0x0c, 0, &[]), &[]);
     assert_eq!(with_notice(&mut first, again, entry(0x0d, 3, &[(10, 1)]), &[]), 0);
     let told = second.answer(&[]);
     assert_eq!((told.id, told.result), (its_notice, 0x0004_0002));
     assert_eq!(second.log(4, 4096).data[..8], [3, 0, 0, 0, 0, 0, 0, 0]);
 
-    // One that goes, without a word, takes nothing along.
+    // A host that disconnects does not affect others.
     drop((first, io));
     until("its controller is gone", || served.subsystem.controller(one).is_none());
     assert_eq!(its_io.run(blocks(2, 2, 0, 8)).data, [6; 4096]);

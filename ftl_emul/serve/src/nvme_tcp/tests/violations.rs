@@ -82,7 +82,7 @@ fn any_bytes_leave_other_hosts_connected_where_namespaces_may_be_deleted() {
     until("all others are gone", || served.subsystem.controller_count() == 1);
 }
 
-/// Hosts that send what is near to commands, then noise, and hang up.
+/// Hosts that send almost valid commands, then noise, and disconnect.
 fn send_anything(served: &Served) {
     let commands = prop::collection::vec((any::<[u8; 64]>(), 0u8..16, 0u8..4), 1..8);
     let noise = prop::collection::vec(any::<u8>(), 0..300);
@@ -117,7 +117,7 @@ fn connections_that_nobody_has_connected_do_not_keep_hosts_out() {
     assert_eq!(served.io(id, 1, false, false).run(blocks(2, 1, 0, 1)).status, 0);
     drop(crowd);
 
-    // One that keeps sending is not spared.
+    // A host that continues to send is disconnected as well.
     let mut slow = TcpStream::connect(served.address).unwrap();
     let began = Instant::now();
     let initialize = [0, 0, 128, 0, 128, 0, 0, 0].into_iter().chain([0; 120]);
