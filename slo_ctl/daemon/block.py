@@ -191,6 +191,7 @@ class ManagedBlock:
         self,
         slos: Mapping[str, Slo],
         disks: Mapping[str, tuple[str, ...]],
+        copied: Mapping[str, tuple[str, ...]],
         wanted: Wanted,
         pool: Pool,
         ops: DriveOpsControl | None,
@@ -198,9 +199,9 @@ class ManagedBlock:
     ) -> DeviceView:
         """View for the status.
 
-        `slos` and `disks`: SLOs of its VMs, and the names of their disks on it. `pool`: the pool of the
-        device. `ops`: OPS of its drive, if it is reported. `change`: one of its scheduler in the window, that
-        may explain a missed share; may be empty.
+        `slos` and `disks`: SLOs of its VMs, and the names of their disks on it. `copied`: names of disks that
+        are copied to it. `pool`: the pool of the device. `ops`: OPS of its drive, if it is reported.
+        `change`: one of its scheduler in the window, that may explain a missed share; may be empty.
         """
         enforced = {vm: slo for vm, slo in slos.items() if (vm, self.name) in wanted.maximum_slack}
         self._maximums.add(enforced, self._clock())
@@ -221,6 +222,7 @@ class ManagedBlock:
                 window,
                 asked=bool(window.iops),
                 disks=disks.get(vm, ()),
+                copied=copied.get(vm, ()),
                 wants_more=wants_more,
                 guessed=guessed,
                 share=total.share(window.iops if drive_iops is None else drive_iops),
@@ -231,6 +233,7 @@ class ManagedBlock:
                 drive_iops=drive_iops,
                 no_mechanism=wanted.no_mechanism.get(key, ""),
                 maximum_slack_iops=wanted.maximum_slack.get(key),
+                limited_iops=window.guest_iops if disks.get(vm) else None,
                 highest_maximum_iops=self._maximums.highest_iops(vm),
                 remark=pool.throttler.remark(vm),
                 settling=settling,
