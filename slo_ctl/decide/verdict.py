@@ -26,6 +26,8 @@ _MOST_SLACK = 1 / 3
 _CLEARLY_ABOVE, _INEXACT_IOPS = 1.5, 20.0
 """A VM above its maximum by this factor and number of IOPS is not limited: the kernel's limits are less
 inexact."""
+_LATE_READING = 1.25
+"""QEMU's counters are read up to a second earlier than the kernel's, at both ends of the window."""
 _NOTHING = StreamWindow("", 0.0)
 
 
@@ -82,7 +84,8 @@ class Delivered(NamedTuple):
     @property
     def maximum_iops_basis(self) -> float | None:
         """Rate that a maximum is compared with; None: not measured."""
-        return self.window.iops if self.limited_iops is None else self.limited_iops
+        iops, limited = self.window.iops, self.limited_iops
+        return iops if iops is None or limited is None else min(iops, limited * _LATE_READING)
 
     @property
     def share_text(self) -> str:

@@ -189,6 +189,8 @@ def test_requests_that_the_limit_does_not_count_are_not_above_the_maximum() -> N
     assert judge(delivered(190.0, **facts), slo).verdict is Verdict.UNAPPLIED
     assert judge(delivered(190.0, limited_iops=100.0, **facts), slo).verdict is Verdict.CAPPED
     assert judge(delivered(190.0, limited_iops=60.0, **facts), slo).verdict is Verdict.OK
+    # Counts of QEMU that are a second older than those of the kernel change no verdict.
+    assert judge(delivered(100.0, limited_iops=90.0, **facts), slo).verdict is Verdict.CAPPED
     assert judge(delivered(190.0, limited_iops=180.0, **facts), slo).verdict is Verdict.UNAPPLIED
 
 
