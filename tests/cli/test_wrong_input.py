@@ -184,6 +184,7 @@ WRONG = [
     ("doctor now", "slo-ctl doctor --help"),
     ("replay", "add --vm name=NAME,workload=uniform or a [[vm]] "),
     ("replay empty.csv", "add a [[vm]] table, or --vm"),
+    ("replay --vm name=a,workload=uniform,p99=0ms", "such as p99=5ms"),
     ("replay --vm name=a", "add trace=FILE or workload=NAME (uniform, zipf, "),
     ("replay --vm name=a,workload=unifrom", "did you mean uniform?"),
     ("replay --vm name=a,worklod=uniform", "did you mean workload?"),
