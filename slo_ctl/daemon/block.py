@@ -131,14 +131,14 @@ class ManagedBlock:
         try:
             number = device_behind(str(self.path), self._sys)
         except OSError as error:
-            raise self._gone(f": {error.strerror}") from None
+            raise self.gone(f": {error.strerror}") from None
         if number is None or not self.path.is_block_device():
-            raise self._gone(" is neither a block device nor an NVMe controller")
+            raise self.gone(" is neither a block device nor an NVMe controller")
         if read_text(self._sys / "dev" / "block" / str(number) / "size").strip() == "0":
             # A loop or NBD device stays when its file or server is detached.
-            raise self._gone(" has size 0: nothing is attached to it")
+            raise self.gone(" has size 0: nothing is attached to it")
         if self._claims is not None and (holder := self._claims.take(number)):
-            raise self._gone(f" is managed by another daemon ({holder}): stop it, or leave the device to it")
+            raise self.gone(f" is managed by another daemon ({holder}): stop it, or leave the device to it")
         if self._device is None or self._device.number != number:
             self.drive, self.nsid = drive_of(number, self._sys), nsid_of(number, self._sys)
             self._device = BlockDevice(number, window_s=self._window_s, clock=self._clock)
@@ -147,7 +147,8 @@ class ManagedBlock:
             self.close()
             self._namespace = self._watches.join(number)
 
-    def _gone(self, why: str) -> ObserveGone:
+    def gone(self, why: str) -> ObserveGone:
+        """The error for a device that cannot be managed, which is then not."""
         self._device, self.active = None, frozenset()
         return ObserveGone(f"{self.path}{why}")
 

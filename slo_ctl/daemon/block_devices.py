@@ -190,8 +190,9 @@ class BlockDevices:
         streams = defaultdict[DeviceNumber | None, list[Stream]](list)
         for stream in inventory.streams:
             streams[stream.device].append(stream)
+        taken: dict[DeviceNumber, str] = {}
         for device in devices:
-            self._problems.guard(device.name, partial(_observe, device, streams, delays, latencies))
+            self._problems.guard(device.name, partial(_observe, device, taken, streams, delays, latencies))
         if self._claims is not None:
             self._claims.keep(self.numbers.values())
         self._form_pools()
@@ -429,11 +430,16 @@ class BlockDevices:
 
 def _observe(
     device: ManagedBlock,
+    taken: dict[DeviceNumber, str],
     streams: StreamsByDevice,
     delays: Mapping[str, BlockDelay],
     latencies: Mapping[str, Mapping[DeviceNumber, Sequence[DiskLatency]]],
 ) -> None:
+    """`taken`: the device of each number so far, to which it is added."""
     device.find()
+    number = device.number
+    if number is not None and (first := taken.setdefault(number, device.name)) != device.name:
+        raise device.gone(f" is the block device of {first}, too: remove the [[device]] of one of them")
     device.observe(streams, delays, latencies)
 
 
