@@ -163,7 +163,9 @@ def _at_maximum(delivered: Delivered, slo: Slo, at_bound: float, maximum: str) -
     most, iops = slo.max_iops, delivered.maximum_iops_basis
     if most is not None and iops is not None:
         if iops >= most * (1 - at_bound):
-            return f"at its {maximum} {most:,.0f} IOPS"
+            on_device = delivered.window.iops or iops
+            more = f", which are {on_device:,.0f} on the device" if on_device > iops else ""
+            return f"at its {maximum} {most:,.0f} IOPS{more}"
         slack_iops = min(delivered.maximum_slack_iops or 0.0, most * _MOST_SLACK)
         if (delivered.wants_more or delivered.guessed) and iops >= most * (1 - at_bound) - slack_iops > 0:
             return (
