@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -35,9 +35,17 @@ _Model = TypeVar("_Model", bound=BaseModel)
 class RefusalError(UserError):
     """A refused request, with its HTTP status."""
 
-    def __init__(self, message: str, hint: str = "", status: int = HTTPStatus.UNPROCESSABLE_ENTITY) -> None:
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        status: int = HTTPStatus.UNPROCESSABLE_ENTITY,
+        allow: str = "",
+    ) -> None:
+        """`allow`: methods that the path has, if this is not one of them."""
         super().__init__(message, hint)
         self.status = status
+        self.allow = allow
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +102,13 @@ class Reply:
     status: int
     content_type: str
     body: bytes
+    allow: str = ""
+    """Methods that the path has, if the request had another one."""
 
 
-def refusal(status: int, message: str, hint: str) -> Reply:
+def refusal(status: int, message: str, hint: str, allow: str = "") -> Reply:
     """Reply for an error."""
-    return json_reply({"error": {"message": message, "hint": hint}}, status)
+    return replace(json_reply({"error": {"message": message, "hint": hint}}, status), allow=allow)
 
 
 def json_reply(body: Mapping[str, Any], status: int = HTTPStatus.OK) -> Reply:

@@ -108,7 +108,7 @@ class PageRoutes:
             self._check_origin(headers)
             return self._answer(Request(method, target, b"", _daemon_user()))
         except RefusalError as error:
-            return refusal(error.status, error.message, error.hint)
+            return refusal(error.status, error.message, error.hint, error.allow)
 
     def _answer(self, request: Request) -> Reply:
         path = request.path
@@ -119,6 +119,7 @@ class PageRoutes:
                 f"{request.method} {path}: the page is read-only",
                 "change SLOs with `slo-ctl vm set` or the API",
                 HTTPStatus.METHOD_NOT_ALLOWED,
+                "GET, HEAD",
             )
         if path in _FILES:
             name, content_type = _FILES[path]
@@ -160,7 +161,6 @@ class _Server(BoundedServer):
 class _Connection(OneRequest):
     server: _Server
     extra_headers = HEADERS
-    allow = "GET, HEAD"
     hint = "the page is at /"
 
     def answer(self) -> None:

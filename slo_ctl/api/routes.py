@@ -174,7 +174,7 @@ class Api:
             found = route.answer(request, name)
             return found if isinstance(found, Reply) else json_reply(plain(found))
         except RefusalError as error:
-            return refusal(error.status, error.message, error.hint)
+            return refusal(error.status, error.message, error.hint, error.allow)
         except HistoryError as error:
             return refusal(HTTPStatus.SERVICE_UNAVAILABLE, error.message, error.hint)
         except UserError as error:
@@ -188,14 +188,21 @@ class Api:
 
     def _find_route(self, request: Request) -> tuple[Route, str]:
         """The route of a request, and the name in its path. Raises RefusalError."""
-        path = unquote(request.path)
+        try:
+            path = unquote(request.path, errors="strict")
+        except UnicodeDecodeError:
+            hint = "encode the name of a VM as UTF-8, then with %XX"
+            raise RefusalError(f"{request.path}: is not UTF-8", hint, HTTPStatus.BAD_REQUEST) from None
         matches = [(match, route) for pattern, route in self._patterns if (match := pattern.fullmatch(path))]
+        method = "GET" if request.method == "HEAD" else request.method
         for match, route in matches:
-            if route.method == request.method:
+            if route.method == method:
                 return route, match.groupdict().get("name", "")
         status = HTTPStatus.METHOD_NOT_ALLOWED if matches else HTTPStatus.NOT_FOUND
         message = f"{request.method} {request.path}: {status.phrase}"
-        raise RefusalError(message, f"see {DESCRIPTION_PATH}", status)
+        methods = {route.method for _, route in matches}
+        allow = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+        raise RefusalError(message, f"see {DESCRIPTION_PATH}", status, allow)
 
     def _check_right(self, right: Right, request: Request) -> None:
         access, peer = self._controller.access(), request.peer

@@ -107,8 +107,6 @@ class OneRequest(BaseHTTPRequestHandler):
     timeout = _IDLE_S
     extra_headers: ClassVar[Mapping[str, str]] = {}
     """Headers of every reply."""
-    allow: ClassVar[str] = ""
-    """Allowed methods, if they are the same for all paths."""
     hint: ClassVar[str] = ""
     """Hint for errors that http.server detects."""
 
@@ -122,8 +120,8 @@ class OneRequest(BaseHTTPRequestHandler):
         self.send_response(reply.status)
         for name, value in self.extra_headers.items():
             self.send_header(name, value)
-        if reply.status == HTTPStatus.METHOD_NOT_ALLOWED and self.allow:
-            self.send_header("Allow", self.allow)
+        if reply.allow:
+            self.send_header("Allow", reply.allow)
         self.send_header("Content-Type", reply.content_type)
         self.send_header("Content-Length", str(len(reply.body)))
         self.send_header("Connection", "close")

@@ -181,7 +181,12 @@ class Fields:
             self.fail(key, f"is less than {least:g}", f"write {key}={least:g} or more")
 
 
-_USUAL = {"op": "such as op=15%", "scale": "such as scale=2, twice as fast", "weight": "such as weight=3"}
+_USUAL = {
+    "op": "such as op=15%",
+    "p99": "such as p99=5ms",
+    "scale": "such as scale=2, twice as fast",
+    "weight": "such as weight=3",
+}
 _EXAMPLES = {
     "parse_bytes": "k, M, G, T and KiB, MiB, GiB, TiB are powers of two; kB, MB, GB, TB are powers of ten",
     "parse_duration": "20x is twenty full drive writes; 600s, 5m and 2h are virtual time",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +22,7 @@ from slo_ctl.host.nvme.drive import nsid_of
 
 if TYPE_CHECKING:
     from slo_ctl.config import Config
+    from slo_ctl.config.settings import DeviceConfig
 
 SYS = Path("/sys")
 
@@ -80,7 +83,22 @@ def _notes(config: Config) -> list[str]:
             f"{link} stays"
             for device, link in links
         ),
+        *_double(config),
     ]
+
+
+def _double(config: Config) -> Iterator[str]:
+    """A note for each path to a block device that another device has, too."""
+    first: dict[int, DeviceConfig] = {}
+    for device in config.devices:
+        with suppress(OSError):
+            if device.path is not None and stat.S_ISBLK((found := Path(device.path).stat()).st_mode):
+                other = first.setdefault(found.st_rdev, device)
+                if other is not device:
+                    yield (
+                        f"device {device.name} ({device.source}): {device.path} is the block device of "
+                        f"{other.name}, too: remove one of them"
+                    )
 
 
 def _link_that_stays(path: Path) -> Path | None:

@@ -18,6 +18,7 @@ from typing import Any, get_args, get_type_hints
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
 
+from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import format_number
 
 _EXAMPLES = "\n\nExamples:\n"
@@ -206,10 +207,18 @@ def _simply_converted(value: Any, parameter: Any, declarations: _Declarations) -
     element_type = _element_type(declarations().get(parameter.name))
     if element_type is str:
         return value
-    # typer refuses what exists and is not readable.
-    if element_type is Path and (os.access(value, os.R_OK) or not os.access(value, os.F_OK)):
-        return Path(value)
-    return None
+    return _path(value, parameter) if element_type is Path else None
+
+
+def _path(value: str, parameter: Any) -> Path:
+    """Raises UserError if it is empty, or exists and cannot be read, of which typer says less."""
+    name = value_name(parameter) if is_argument(parameter) else parameter.opts[0]
+    if not value:
+        # As a path it would be the current directory.
+        raise UserError(f"{name}: the path is empty", "give a path; was a variable of the shell not set?")
+    if os.access(value, os.F_OK) and not os.access(value, os.R_OK):
+        raise UserError(f"{name}: {value} cannot be read: Permission denied", "run as its owner or as root")
+    return Path(value)
 
 
 def _element_type(declaration: Any) -> Any:

@@ -206,7 +206,7 @@ def profiles_folder(root: Path | None) -> Path:
 
 def check_root(root: Path | None) -> None:
     """Raise UserError unless the value of ROOT exists, for commands that do not create it."""
-    if root is not None and not root.is_dir():
+    if root is not None and not places(root).state.is_dir():
         raise UserError(
             f"--root: directory {root} not found", "give the --root of the devices and the daemon"
         )

@@ -131,14 +131,14 @@ class ManagedBlock:
         try:
             number = device_behind(str(self.path), self._sys)
         except OSError as error:
-            raise self._gone(f": {error.strerror}") from None
+            raise self.gone(f": {error.strerror}") from None
         if number is None or not self.path.is_block_device():
-            raise self._gone(" is neither a block device nor an NVMe controller")
+            raise self.gone(" is neither a block device nor an NVMe controller")
         if read_text(self._sys / "dev" / "block" / str(number) / "size").strip() == "0":
             # A loop or NBD device stays when its file or server is detached.
-            raise self._gone(" has size 0: nothing is attached to it")
+            raise self.gone(" has size 0: nothing is attached to it")
         if self._claims is not None and (holder := self._claims.take(number)):
-            raise self._gone(f" is managed by another daemon ({holder}): stop it, or leave the device to it")
+            raise self.gone(f" is managed by another daemon ({holder}): stop it, or leave the device to it")
         if self._device is None or self._device.number != number:
             self.drive, self.nsid = drive_of(number, self._sys), nsid_of(number, self._sys)
             self._device = BlockDevice(number, window_s=self._window_s, clock=self._clock)
@@ -147,7 +147,8 @@ class ManagedBlock:
             self.close()
             self._namespace = self._watches.join(number)
 
-    def _gone(self, why: str) -> ObserveGone:
+    def gone(self, why: str) -> ObserveGone:
+        """The error for a device that cannot be managed, which is then not."""
         self._device, self.active = None, frozenset()
         return ObserveGone(f"{self.path}{why}")
 
@@ -191,6 +192,7 @@ class ManagedBlock:
         self,
         slos: Mapping[str, Slo],
         disks: Mapping[str, tuple[str, ...]],
+        copied: Mapping[str, tuple[str, ...]],
         wanted: Wanted,
         pool: Pool,
         ops: DriveOpsControl | None,
@@ -198,9 +200,9 @@ class ManagedBlock:
     ) -> DeviceView:
         """View for the status.
 
-        `slos` and `disks`: SLOs of its VMs, and the names of their disks on it. `pool`: the pool of the
-        device. `ops`: OPS of its drive, if it is reported. `change`: one of its scheduler in the window, that
-        may explain a missed share; may be empty.
+        `slos` and `disks`: SLOs of its VMs, and the names of their disks on it. `copied`: names of disks that
+        are copied to it. `pool`: the pool of the device. `ops`: OPS of its drive, if it is reported.
+        `change`: one of its scheduler in the window, that may explain a missed share; may be empty.
         """
         enforced = {vm: slo for vm, slo in slos.items() if (vm, self.name) in wanted.maximum_slack}
         self._maximums.add(enforced, self._clock())
@@ -221,6 +223,7 @@ class ManagedBlock:
                 window,
                 asked=bool(window.iops),
                 disks=disks.get(vm, ()),
+                copied=copied.get(vm, ()),
                 wants_more=wants_more,
                 guessed=guessed,
                 share=total.share(window.iops if drive_iops is None else drive_iops),
@@ -231,6 +234,7 @@ class ManagedBlock:
                 drive_iops=drive_iops,
                 no_mechanism=wanted.no_mechanism.get(key, ""),
                 maximum_slack_iops=wanted.maximum_slack.get(key),
+                limited_iops=window.guest_iops if disks.get(vm) else None,
                 highest_maximum_iops=self._maximums.highest_iops(vm),
                 remark=pool.throttler.remark(vm),
                 settling=settling,

@@ -20,7 +20,7 @@ from slo_ctl.daemon.files import DeviceClaims
 from slo_ctl.daemon.nvme import NvmeWatches
 from slo_ctl.daemon.occupants import nvme_occupants
 from slo_ctl.daemon.settings import ConfiguredBlock, DevicePolicies, VmSettings
-from slo_ctl.decide.device_use import HostState
+from slo_ctl.decide.device_use import HostState, copied_to
 from slo_ctl.decide.levers import ManagedDevices, Throttle, Wanted, histograms_for
 from slo_ctl.decide.limit_split import ReadWriteSplits
 from slo_ctl.decide.verdict import is_behind
@@ -190,8 +190,9 @@ class BlockDevices:
         streams = defaultdict[DeviceNumber | None, list[Stream]](list)
         for stream in inventory.streams:
             streams[stream.device].append(stream)
+        taken: dict[DeviceNumber, str] = {}
         for device in devices:
-            self._problems.guard(device.name, partial(_observe, device, streams, delays, latencies))
+            self._problems.guard(device.name, partial(_observe, device, taken, streams, delays, latencies))
         if self._claims is not None:
             self._claims.keep(self.numbers.values())
         self._form_pools()
@@ -391,20 +392,25 @@ class BlockDevices:
         slos_on: dict[str, dict[str, Slo]] = {name: {} for name in self.devices}
         for pool in self._pools.values():
             pool.slos = {}
+        vm_of = {vm.name: vm for vm in vms}
+        copied: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in self.devices}
         for vm, name in wanted.backends:
             slos_on[name][vm] = pools[name].slos[vm] = slos[vm]
+            number = self.devices[name].number
+            if number is not None and (targets := copied_to(vm_of[vm], number)):
+                copied[name][vm] = targets
+                slos_on[name][vm] = pools[name].slos[vm] = Slo(weight=slos[vm].weight)
         for pool in self._pools.values():
             pool.detect_changes(own_slos)
-        disks_of = {vm.name: vm.disks for vm in vms}
         views, self._behind = [], set()
         for name, device in self.devices.items():
             disks = {
-                vm: tuple([disk.target for disk in disks_of[vm] if disk.device == device.number])
+                vm: tuple([disk.target for disk in vm_of[vm].disks if disk.device == device.number])
                 for vm in slos_on[name]
             }
             ops = self._ops.get(_pool_key(device))
             change = self.policies.recent_change(name, self._clock.monotonic_s(), self._window_s)
-            make = partial(device.view, slos_on[name], disks, wanted, pools[name], ops, change)
+            make = partial(device.view, slos_on[name], disks, copied[name], wanted, pools[name], ops, change)
             view = view_or_problem(name, device.kind, make, self._problems)
             if self.policies.tries_without_waiting(name) and any(
                 is_behind(delivered, slos_on[name][vm]) for vm, delivered in view.vms.items()
@@ -424,11 +430,16 @@ class BlockDevices:
 
 def _observe(
     device: ManagedBlock,
+    taken: dict[DeviceNumber, str],
     streams: StreamsByDevice,
     delays: Mapping[str, BlockDelay],
     latencies: Mapping[str, Mapping[DeviceNumber, Sequence[DiskLatency]]],
 ) -> None:
+    """`taken`: the device of each number so far, to which it is added."""
     device.find()
+    number = device.number
+    if number is not None and (first := taken.setdefault(number, device.name)) != device.name:
+        raise device.gone(f" is the block device of {first}, too: remove the [[device]] of one of them")
     device.observe(streams, delays, latencies)
 
 

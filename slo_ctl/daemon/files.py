@@ -53,12 +53,16 @@ class DaemonPlaces:
     def in_use(cls, root: Path | None = None, config: Path | None = None) -> DaemonPlaces:
         """Those of the daemon that commands of this user ask, and whose files they read.
 
-        Of a user without a running daemon it is that of the system, if it runs.
+        Of a user without a running daemon it is that of the system, if it runs. If neither runs it is the
+        user's, if the user has a configuration: the directory of the system's sockets is also there for
+        emulated drives and for locks of block devices.
         """
         own = cls(root, config)
         if root is None and os.geteuid() != 0 and not own.api_socket.exists():
             of_system = cls(config=config, system=True)
-            if of_system.run.is_dir():
+            if os.access(of_system.api_socket, os.F_OK) or (
+                of_system.run.is_dir() and not own.config.exists()
+            ):
                 return of_system
         return own
 

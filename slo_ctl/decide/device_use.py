@@ -134,10 +134,11 @@ def uses_of(host: HostState, devices: Mapping[str, DeviceNumber], capabilities: 
             if (can := capabilities.devices.get(number)) is None:
                 continue
             disks = [disk for disk in vm.disks if disk.device == number]
+            slo = host.slos[vm.name]
             uses.append(
                 Use(
                     vm=vm,
-                    slo=host.slos[vm.name],
+                    slo=Slo(weight=slo.weight) if copied_to(vm, number) else slo,
                     device=numbers[number],
                     can=can,
                     targets=tuple(disk.target for disk in disks if disk.kind not in NO_IOTUNE),
@@ -178,6 +179,14 @@ def used_by(
         # Its disks are unknown: any device may be its.
         return set(managed)
     return used
+
+
+def copied_to(vm: Vm, device: DeviceNumber) -> tuple[str, ...]:
+    """Disks of a VM that libvirt copies to a device on which the VM has none: what it does there is not the
+    guest's I/O, which the bounds of its SLO are about."""
+    if any(disk.device == device for disk in vm.disks):
+        return ()
+    return tuple(disk.target for disk in vm.disks if disk.copy_device == device)
 
 
 def did_io(stream: Stream) -> bool:

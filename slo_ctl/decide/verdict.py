@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from slo_ctl.base import numbers
+from slo_ctl.base.text import and_list
 from slo_ctl.model.sample import StreamWindow
 from slo_ctl.model.setting import Outcome
 from slo_ctl.model.slo import Slo
@@ -25,6 +26,8 @@ _MOST_SLACK = 1 / 3
 _CLEARLY_ABOVE, _INEXACT_IOPS = 1.5, 20.0
 """A VM above its maximum by this factor and number of IOPS is not limited: the kernel's limits are less
 inexact."""
+_LATE_READING = 1.25
+"""QEMU's counters are read up to a second earlier than the kernel's, at both ends of the window."""
 _NOTHING = StreamWindow("", 0.0)
 
 
@@ -62,17 +65,27 @@ class Delivered(NamedTuple):
     """Why no mechanism of the device can keep the SLO; empty if one can."""
     maximum_slack_iops: float | None = None
     """How far below its maximum the mechanism may keep the VM; None: no mechanism for maximums is known."""
+    limited_iops: float | None = None
+    """Rate as the limit for the maximum counts requests; None: as in the window."""
     highest_maximum_iops: float | None = None
     """The highest maximum that was wanted in the window; None: none for a part of it, or no mechanism."""
     remark: str = ""
     """Further measures for the VM, such as limits on other VMs; added to the reasons of ok, insufficient."""
     disks: tuple[str, ...] = ()
     """Names in the guest of the VM's disks on the device."""
+    copied: tuple[str, ...] = ()
+    """Names of disks that are copied to the device, on which the VM has none."""
 
     @property
     def minimum_iops_basis(self) -> float | None:
         """Rate that a minimum is compared with; None: not measured."""
         return self.window.iops if self.drive_iops is None else self.drive_iops
+
+    @property
+    def maximum_iops_basis(self) -> float | None:
+        """Rate that a maximum is compared with; None: not measured."""
+        iops, limited = self.window.iops, self.limited_iops
+        return iops if iops is None or limited is None else min(iops, limited * _LATE_READING)
 
     @property
     def share_text(self) -> str:
@@ -111,6 +124,8 @@ def judge(
     if unapplied:
         more = f" (and {len(unapplied) - 1} more)" if len(unapplied) > 1 else ""
         return Judgement(Verdict.UNAPPLIED, f"{unapplied[0].setting.knob}: {unapplied[0].reason}{more}")
+    if delivered.copied:
+        return Judgement(Verdict.OK, f"a block job copies {and_list(delivered.copied)} to it")
     at_maximum = _at_maximum(delivered, slo, at_bound, maximum)
     if delivered.no_mechanism and not (at_maximum and delivered.maximum_slack_iops is not None):
         return Judgement(Verdict.NO_MECHANISM, delivered.no_mechanism)
@@ -145,10 +160,12 @@ def _with(reason: str, remark: str) -> str:
 
 def _at_maximum(delivered: Delivered, slo: Slo, at_bound: float, maximum: str) -> str:
     """The reason of `capped`; empty if the VM is below its maximums."""
-    most, iops = slo.max_iops, delivered.window.iops
+    most, iops = slo.max_iops, delivered.maximum_iops_basis
     if most is not None and iops is not None:
         if iops >= most * (1 - at_bound):
-            return f"at its {maximum} {most:,.0f} IOPS"
+            on_device = delivered.window.iops or iops
+            more = f", which are {on_device:,.0f} on the device" if on_device > iops else ""
+            return f"at its {maximum} {most:,.0f} IOPS{more}"
         slack_iops = min(delivered.maximum_slack_iops or 0.0, most * _MOST_SLACK)
         if (delivered.wants_more or delivered.guessed) and iops >= most * (1 - at_bound) - slack_iops > 0:
             return (
@@ -163,7 +180,7 @@ def _at_maximum(delivered: Delivered, slo: Slo, at_bound: float, maximum: str) -
 
 def _above_maximum(delivered: Delivered, maximum: str) -> str:
     """That the limit for the maximum has no effect; empty if it has, or it is too early to say."""
-    most, iops = delivered.highest_maximum_iops, delivered.window.iops
+    most, iops = delivered.highest_maximum_iops, delivered.maximum_iops_basis
     if most is None or iops is None or delivered.settling or iops <= _CLEARLY_ABOVE * most + _INEXACT_IOPS:
         return ""
     return f"{iops:,.0f} IOPS, above its {maximum} {most:,.0f}: the limit is set, but has no effect"

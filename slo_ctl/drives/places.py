@@ -131,7 +131,7 @@ def places(root: Path | None = None, *, system: bool | None = None) -> Places:
     `system`: whether in those of the system, whoever asks. Raises UserError if `root` is not a directory.
     """
     if root is not None:
-        if root.exists() and not root.is_dir():
+        if (root.exists() or root.is_symlink()) and not root.is_dir():
             raise UserError(f"--root: {root} is not a directory", "name another directory with --root")
         root = root.absolute()
         return Places(state=root, run=root / "run")

@@ -54,7 +54,17 @@ def disk_of(element: ElementTree.Element) -> Disk:
         target=target.get("dev", "") if target is not None else "",
         kind=kind,
         source=None if source is None else _source(kind, source),
+        copy=_copy(element),
     )
+
+
+def _copy(disk: ElementTree.Element) -> str | None:
+    """The path of a copy that a block job makes; None without one, or if it is not on this host."""
+    mirror = disk.find("mirror")
+    source = None if mirror is None else mirror.find("source")
+    if mirror is None or source is None or (kind := mirror.get("type", "")) not in ("block", "file"):
+        return None
+    return _source(kind, source)
 
 
 def _source(kind: str, source: ElementTree.Element) -> str | None:

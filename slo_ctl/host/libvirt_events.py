@@ -111,6 +111,12 @@ class LibvirtWatch(WatchThread):
             self._read_all = True
             self._changed.notify()
 
+    def read_again(self, uuid: str) -> None:
+        """Read a domain again, such as after a change that libvirt has no event for."""
+        with self._changed:
+            self._changed_uuids.add(uuid)
+            self._changed.notify()
+
     def domains(self) -> LatestDomains:
         """The latest readings; never blocks. Notes say how old they are when libvirt does not answer."""
         domains = self._domains
@@ -264,9 +270,7 @@ class LibvirtWatch(WatchThread):
             self._on_change()
 
     def _on_event(self, _connection: Any, domain: Any, *_details: Any) -> None:
-        with self._changed:
-            self._changed_uuids.add(str(domain.UUIDString()))
-            self._changed.notify()
+        self.read_again(str(domain.UUIDString()))
 
     def _on_tunable(self, _connection: Any, domain: Any, *_details: Any) -> None:
         # No reading is necessary: Vm has no tuning parameters, and the daemon itself sets them.

@@ -75,6 +75,10 @@ class Disk:
     """Path or URI; None for an empty drive."""
     device: DeviceNumber | None = None
     """Block device of the host that does its I/O; None if there is none or it is unknown."""
+    copy: str | None = None
+    """Path that a block job of libvirt copies it to, such as a storage migration; None without one."""
+    copy_device: DeviceNumber | None = None
+    """Block device of the copy; None if there is none or it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

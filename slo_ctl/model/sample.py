@@ -185,6 +185,9 @@ class StreamWindow(NamedTuple):
     iops: float | None = None
     bandwidth_bytes_s: float | None = None
     """Sum of reads and writes."""
+    guest_iops: float | None = None
+    """Requests of the guest as QEMU counts and limits them: before the kernel splits large ones, and without
+    those of backing files and block jobs."""
     p99_read_us: float | None = None
     p99_write_us: float | None = None
     throttle_wait_us: float | None = None

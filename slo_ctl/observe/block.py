@@ -159,9 +159,12 @@ class LatencyWindow:
             totals=totals, p99_read_us=_us(quantile_s(reads)), p99_write_us=_us(quantile_s(writes))
         )
         length_s = self._readings.length_s
-        if window.iops is not None or length_s <= 0:
+        if length_s <= 0:
             return window
-        return window._replace(window_s=length_s, iops=(sum(reads.counts) + sum(writes.counts)) / length_s)
+        iops = (sum(reads.counts) + sum(writes.counts)) / length_s
+        if window.iops is not None:
+            return window._replace(guest_iops=iops)
+        return window._replace(window_s=length_s, iops=iops, guest_iops=iops)
 
 
 def _us(seconds: float | None) -> float | None:
@@ -300,6 +303,7 @@ def merge_windows(windows: Sequence[StreamWindow]) -> StreamWindow:
         totals=sum_counters([w.totals for w in windows]),
         iops=sum_known(w.iops for w in windows),
         bandwidth_bytes_s=sum_known(w.bandwidth_bytes_s for w in windows),
+        guest_iops=sum_known(w.guest_iops for w in windows),
         p99_read_us=max_known(w.p99_read_us for w in windows),
         p99_write_us=max_known(w.p99_write_us for w in windows),
         throttle_wait_us=weighted_mean((w.throttle_wait_us, w.iops or 0.0) for w in windows),

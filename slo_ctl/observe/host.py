@@ -226,6 +226,9 @@ class HostObserver:
             counters = reader.read(vm.cgroup, note) if reader is not None and vm.cgroup else no_counters
             entry = self._streams.get(id(vm))
             if entry is None or entry[0] is not vm or entry[1] is not counters:
+                if entry is not None and len(counters) > len(entry[1]) and vm.uuid and self._watch:
+                    # It uses one more device: libvirt may copy a disk there, but has no event for the start.
+                    self._watch.read_again(vm.uuid)
                 entry = (vm, counters, streams_of(vm, counters))
             by_vm[id(vm)] = entry
             streams += entry[2]

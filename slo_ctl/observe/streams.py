@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -231,6 +232,9 @@ def with_devices(vm: Vm, roots: HostRoots, note: Note) -> Vm:
 
 
 def _with_device(vm: Vm, disk: Disk, roots: HostRoots, note: Note) -> Disk:
+    if disk.copy is not None:
+        with suppress(OSError, ValueError):
+            disk = replace(disk, copy_device=device_behind(disk.copy, roots.sys))
     if disk.kind not in _DEVICE_KINDS or disk.source is None:
         return disk
     try:

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import try_lock
 from slo_ctl.base.kernel_files import read_text
 from slo_ctl.host.block_device import device_number, is_held
 from slo_ctl.profile.target import Kind, NbdExport, Target, parse_uri
@@ -19,6 +21,7 @@ from slo_ctl.profile.target import Kind, NbdExport, Target, parse_uri
 _EDGE_BYTES = 1 << 20
 """Bytes searched at both ends of an export: signatures are in the first and the last 64 KiB to 1 MiB."""
 _TIMEOUT_S = 30.0
+_LOCK_TIMEOUT_S, _LOCK_POLL_S = 2.0, 0.05
 
 
 @contextmanager
@@ -46,6 +49,30 @@ def permission(target: Target, allowed: str | None) -> Iterator[bool]:
         yield True
     finally:
         os.close(claim)
+
+
+@contextmanager
+def measured_alone(target: Target) -> Iterator[None]:
+    """Keep other profiles from a file or device: two at a time disturb each other, and the one that ends
+    first is overwritten. Raises UserError if it is being profiled."""
+    if target.path is None or target.is_test_file:
+        yield
+        return
+    descriptor = os.open(target.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # udev locks a device for a moment after it was written.
+        try:
+            is_alone = wait_for(lambda: try_lock(descriptor), _LOCK_TIMEOUT_S, _LOCK_POLL_S)
+        except OSError:
+            is_alone = True  # a file system without locks
+        if not is_alone:
+            raise UserError(
+                f"{target.given}: another process profiles it",
+                f"run the command when that has ended; `fuser {target.path}` shows it",
+            )
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def in_use(target: Target) -> bool:

@@ -16,7 +16,7 @@ from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, Interval, check_intervals, draw_points
 from slo_ctl.model.measurement import RAND_WRITE, SEQ_WRITE, Access, Direction, Measurement, accesses_of
-from slo_ctl.profile.consent import in_use, permission
+from slo_ctl.profile.consent import in_use, measured_alone, permission
 from slo_ctl.profile.fio import Fio, FioOptions
 from slo_ctl.profile.identity import Identity, IdentitySources, identify
 from slo_ctl.profile.store import Conditioning, Measured, Profile, ProfileStore, rows
@@ -227,7 +227,7 @@ def profile_target(
 
     Raises UserError for a target that cannot be profiled, before anything is changed, and when fio fails.
     """
-    with open_target(request, sources, progress) as opened:
+    with open_target(request, sources, progress) as opened, measured_alone(opened.target):
         profile = initial = begin_profile(
             request, store, opened.identity, opened.span_bytes, opened.intervals, progress
         )

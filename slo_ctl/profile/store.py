@@ -160,7 +160,7 @@ class RecordStore(Generic[R]):
         return record
 
     def _file(self, path: Path) -> JsonStore[R]:
-        return JsonStore(path, self._model, repair="remove it and measure again, or give --fresh")
+        return JsonStore(path, self._model, repair="remove it, or measure again with --fresh")
 
     def compare(self, path: Path, identity: Identity) -> FoundRecord[R]:
         """A record compared with the present identity. Raises UserError when it is damaged."""

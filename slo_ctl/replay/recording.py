@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from slo_ctl.base.errors import UserError
+from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.files import replace_file, writing
 from slo_ctl.base.keyvalue import Fields, split_pairs
 from slo_ctl.base.quantity import format_bytes_exact, format_number
@@ -323,12 +323,13 @@ def served_device(
         with ControlClient(control) as client:
             yield RecordedDevice(record, client, weights)
     except ControlError as error:
-        hint = (
-            f"serve it: slo-ctl device serve {record.name}"
-            if error.code in ("unreachable", "late")
-            else "only root and the owner of the server can record, one at a time"
-        )
-        raise UserError(f"device {record.name} cannot be recorded: {error.message}", hint) from None
+        message = f"device {record.name} cannot be recorded: {error.message}"
+        if error.code == "late":
+            raise UnreachableError(message, f"see `slo-ctl device show {record.name}`") from None
+        if error.code == "unreachable":
+            raise UnreachableError(message, f"serve it: slo-ctl device serve {record.name}") from None
+        hint = "only root and the owner of the server can record, one at a time"
+        raise UserError(message, hint) from None
 
 
 def _by_vm(columns: Mapping[str, Any], count: int) -> list[Batch]:

@@ -281,9 +281,13 @@ def recommendations(report: HostReport) -> Iterator[str]:
         recommendation = _RECOMMENDATIONS.get(summary.worst.verdict if summary.worst else summary.verdict)
         if recommendation is not None:
             vms.setdefault((recommendation, summary.device or "its device"), []).append(summary.vm)
-    for (recommendation, device), names in vms.items():
-        words = " ".join(shlex.quote(name) for name in names)
-        yield recommendation.format(vms=and_list(names), words=words, device=device)
+    # Not all name the device: that of VMs with the same verdict on several is one.
+    yield from dict.fromkeys(
+        recommendation.format(
+            vms=and_list(names), words=" ".join(shlex.quote(name) for name in names), device=device
+        )
+        for (recommendation, device), names in vms.items()
+    )
 
 
 def report_lines(report: HostReport) -> Iterator[str]:

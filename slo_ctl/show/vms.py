@@ -130,7 +130,10 @@ def inventory_json(inventory: Inventory) -> dict[str, Any]:
 
 def _disks_json(vm: Vm) -> list[dict[str, Any]]:
     """Its disks; devices as MAJOR:MINOR."""
-    return [asdict(disk) | {"device": _device(disk.device)} for disk in vm.disks]
+    return [
+        asdict(disk) | {"device": _device(disk.device), "copy_device": _device(disk.copy_device)}
+        for disk in vm.disks
+    ]
 
 
 def _stream_json(stream: Stream) -> dict[str, Any]:

@@ -201,6 +201,36 @@ def test_bad_requests_are_refused(served: Served, method: str, path: str, body: 
     assert error.value.hint
 
 
+@pytest.mark.parametrize(
+    ("request_line", "status", "allow"),
+    [
+        ("POST /v1/status", 405, b"\r\nAllow: GET, HEAD\r\n"),
+        ("GET /v1/vms/web/1/slo", 404, b""),
+        ("OPTIONS /v1/slos", 405, b"\r\nAllow: PATCH\r\n"),
+        ("DELETE /v1/nothing", 404, b""),
+        ("HEAD /v1/status", 200, b""),
+        ("HEAD /v1/nothing", 404, b""),
+    ],
+)
+def test_methods_are_those_of_http(served: Served, request_line: str, status: int, allow: bytes) -> None:
+    """HEAD is GET without a body, and a refused method comes with those that the path has (RFC 9110)."""
+    reply = _raw(served.path, f"{request_line} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    head, _, body = reply.partition(b"\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ".encode())
+    assert allow in head + b"\r\n"
+    assert (b"Allow:" in head) is bool(allow)
+    assert (body == b"") is request_line.startswith("HEAD")
+
+
+def test_name_that_is_not_utf8_is_no_other_name(served: Served) -> None:
+    """With `force` an SLO was stored for a VM with replacement characters in its name."""
+    body = b'{"force": true, "fields": {"weight": 2}}'
+    request = b"PUT /v1/vms/%ED%A0%80/slo HTTP/1.1\r\nHost: x\r\nContent-Length: " + str(len(body)).encode()
+    reply = _raw(served.path, request + b"\r\n\r\n" + body)
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert b"is not UTF-8" in reply
+
+
 def test_hint_for_a_bad_body_is_a_good_one(served: Served) -> None:
     for path, method in (("/v1/vms/web/1/slo", "put"), ("/v1/slos", "patch")):
         with pytest.raises(UserError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -183,6 +184,7 @@ WRONG = [
     ("doctor now", "slo-ctl doctor --help"),
     ("replay", "add --vm name=NAME,workload=uniform or a [[vm]] "),
     ("replay empty.csv", "add a [[vm]] table, or --vm"),
+    ("replay --vm name=a,workload=uniform,p99=0ms", "such as p99=5ms"),
     ("replay --vm name=a", "add trace=FILE or workload=NAME (uniform, zipf, "),
     ("replay --vm name=a,workload=unifrom", "did you mean uniform?"),
     ("replay --vm name=a,worklod=uniform", "did you mean workload?"),
@@ -417,6 +419,38 @@ def test_root_must_be_a_directory(
     assert capsys.readouterr().err.splitlines() == [
         f"slo-ctl: --root: {root}/good.csv is not a directory",
         "hint: name another directory with --root",
+    ]
+
+
+@pytest.mark.parametrize("command", ["apply --undo", "plan", "config check", "config show", "doctor"])
+@pytest.mark.parametrize("name", ["file", "link"])
+def test_file_in_place_of_a_root_is_not_called_missing(
+    command: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nosuch")
+    assert app.run([*command.split(), "--root", str(tmp_path / name)]) == 2
+    assert f"--root: {tmp_path}/{name} is not a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", ["status --root", "apply --undo --root", "demo --report", "trace info"])
+def test_empty_path_is_not_the_current_directory(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of `--root "$ROOT"` without that variable: `apply --undo` said that there was nothing to restore."""
+    assert app.run([*arguments.split(), ""]) == 2
+    problem, hint = capsys.readouterr().err.splitlines()
+    assert problem.endswith(": the path is empty")
+    assert "was a variable of the shell not set?" in hint
+
+
+def test_unreadable_root_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The hint was to read the help."""
+    monkeypatch.setattr(os, "access", lambda _path, mode: mode == os.F_OK)  # root may read everything
+    assert app.run(["status", "--root", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"slo-ctl: --root: {tmp_path} cannot be read: Permission denied",
+        "hint: run as its owner or as root",
     ]
 
 

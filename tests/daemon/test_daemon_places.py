@@ -75,6 +75,16 @@ def test_commands_of_a_user_without_a_daemon_read_the_files_of_the_systems_daemo
     assert DaemonPlaces().config == user
 
 
+@pytest.mark.parametrize("is_running", [True, False])
+def test_commands_of_a_user_with_a_configuration_read_it_unless_the_systems_daemon_runs(
+    user: Path, monkeypatch: pytest.MonkeyPatch, is_running: bool
+) -> None:
+    """`plan` and `apply` read the user's configuration, `vm set` and `vm list` that of the system."""
+    user.mkdir()
+    monkeypatch.setattr("os.access", lambda path, _mode: is_running and str(path) == "/run/slo-ctl/api.sock")
+    assert (DaemonPlaces.in_use() == DaemonPlaces()) is not is_running
+
+
 def test_commands_of_a_user_with_a_daemon_read_its_files(user: Path) -> None:
     user.mkdir()
     (user / "api.sock").touch()

@@ -191,6 +191,26 @@ def test_libvirt_without_a_known_disk_limits_the_device() -> None:
     assert ("uuid-web", "read_iops", "7:0") in values(wanted)
 
 
+def test_a_copy_of_a_disk_is_not_limited_by_the_maximum_of_its_vm() -> None:
+    """A storage migration was slowed down to the maximum of the guest, which its disk keeps anyway."""
+    copied = Disk("vda", "block", "/x", FAST, "/y", OTHER)
+    web = domain("web", copied)
+    streams = [
+        Stream("web", disk, "/machine/web", device) for disk, device in ((copied, FAST), (None, OTHER))
+    ]
+    both = Capabilities(1, PLAIN.devices | {OTHER: BlockCapability(OTHER, "sda", BFQ, True)})
+    slo = Slo(2, min_iops=1, max_iops=5, max_bandwidth_bytes_s=1e6, p99_latency_us=1e3)
+    wanted = settings_of([web], {"web": slo}, streams, {"fast": FAST, "other": OTHER}, both)
+    limits = [key for key in values(wanted) if key[1] != "weight"]
+    assert limits == [("uuid-web", "total_iops", "vda"), ("uuid-web", "total_bytes_s", "vda")]
+    assert ("web", "other") not in wanted.no_mechanism
+    throttled = settings_of(
+        *([web], {"web": slo}, streams, {"fast": FAST, "other": OTHER}, both),
+        throttles={("web", OTHER): Throttle(40.0, ("db",))},
+    )
+    assert ("uuid-web", "read_iops", "8:0") in values(throttled), "it still makes room for the SLOs of others"
+
+
 @pytest.mark.parametrize("state", [VmState.SHUT_OFF, VmState.CRASHED])
 def test_stopped_vm_has_no_settings(state: VmState) -> None:
     assert decide([domain("web", disk("vda"), state=state)], {"web": Slo(max_iops=5)}) == Wanted()

@@ -181,3 +181,22 @@ def test_a_vm_is_behind_its_share_or_minimum_whoever_has_just_become_active() ->
     ):
         assert not is_behind(kept, Slo())
     assert not is_behind(due, Slo(max_iops=102)), "it has its maximum"
+
+
+def test_requests_that_the_limit_does_not_count_are_not_above_the_maximum() -> None:
+    """Block jobs of QEMU, and large requests split by the kernel, were taken for a limit without effect."""
+    slo, facts = Slo(max_iops=100), {"maximum_slack_iops": 0.0, "highest_maximum_iops": 100.0}
+    assert judge(delivered(190.0, **facts), slo).verdict is Verdict.UNAPPLIED
+    judged = judge(delivered(190.0, limited_iops=100.0, **facts), slo)
+    assert judged == Judgement(Verdict.CAPPED, "at its maximum of 100 IOPS, which are 190 on the device"), (
+        "as with an overlay in qcow2, for which QEMU makes more requests"
+    )
+    assert judge(delivered(190.0, limited_iops=60.0, **facts), slo).verdict is Verdict.OK
+    # Counts of QEMU that are a second older than those of the kernel change no verdict.
+    assert judge(delivered(100.0, limited_iops=90.0, **facts), slo).verdict is Verdict.CAPPED
+    assert judge(delivered(190.0, limited_iops=180.0, **facts), slo).verdict is Verdict.UNAPPLIED
+
+
+def test_a_copy_of_a_disk_has_no_slo() -> None:
+    judged = judge(delivered(900.0, share=0.1, target_share=0.5, copied=("vda", "vdb")), Slo())
+    assert judged == Judgement(Verdict.OK, "a block job copies vda and vdb to it")

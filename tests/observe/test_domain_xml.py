@@ -49,6 +49,20 @@ def test_disk_sources_are_parsed(kind: str, source: str, expected: str | None) -
     assert disks_of(xml) == (Disk("vda", kind, expected),)
 
 
+@pytest.mark.parametrize(
+    ("mirror", "copy"),
+    [
+        ("<mirror type='block' job='copy' ready='yes'><source dev='/dev/vg/b'/></mirror>", "/dev/vg/b"),
+        ("<mirror type='file' job='active-commit'><source file='/img/base'/></mirror>", "/img/base"),
+        ("<mirror type='network' job='copy'><source protocol='rbd' name='a'/></mirror>", None),
+        ("<mirror type='block' job='copy'/>", None),
+    ],
+)
+def test_copy_that_a_block_job_makes_is_parsed(mirror: str, copy: str | None) -> None:
+    xml = domain(f"<disk type='file'><source file='/a'/>{mirror}<target dev='vda'/></disk>")
+    assert disks_of(xml) == (Disk("vda", "file", "/a", copy=copy),)
+
+
 def test_disks_are_in_guest_order_and_may_be_none() -> None:
     xml = domain(
         "<disk type='file'><target dev='vdb'/></disk>", "<disk type='file'><target dev='vda'/></disk>"

@@ -23,6 +23,10 @@ STAT = "8:0 rbytes={n} wbytes=0 rios={n} wios=0 dbytes=0 dios=0\n"
 class FakeWatch(LibvirtWatch):
     """Domains that a test publishes."""
 
+    @property
+    def to_read(self) -> set[str]:
+        return self._changed_uuids
+
     def start(self) -> None:
         self._answered.set()
         self._problem = ""
@@ -132,6 +136,20 @@ def test_vm_is_followed_through_start_restart_and_stop(
         shutil.rmtree(folder)
     watch.publish(off)
     assert observer.observe().vms == (off,)
+
+
+def test_vm_that_uses_another_device_is_read_again(
+    host: FakeHost, watch: FakeWatch, observer: HostObserver
+) -> None:
+    """libvirt has no event for the start of a block job that copies a disk there."""
+    name = PLAIN.format(id=1, name="web")
+    stats = [STAT.format(n=1), STAT.format(n=2), STAT.format(n=2) + STAT.format(n=1).replace("8:0", "7:0")]
+    watch.publish(Vm("web", FoundBy.LIBVIRT, VmState.RUNNING, UUID, 1))
+    for number, stat in enumerate(stats):
+        serviced = "".join(f"{line.split()[0]} Read {number}\n" for line in stat.splitlines())
+        host.group(name, io__stat=stat, blkio__throttle__io_serviced_recursive=serviced)
+        observer.observe()
+        assert watch.to_read == ({UUID} if number == 2 else set())
 
 
 def test_qemu_started_after_its_group_is_found(host: FakeHost, observer: HostObserver) -> None:

@@ -84,6 +84,7 @@ def test_only_the_window_counts_for_p99_and_everything_for_the_totals() -> None:
     assert found.totals.write_latency is not None
     assert sum(found.totals.write_latency.counts) == 300, "what was before the first reading is not ours"
     assert found.iops == 7.0
+    assert found.guest_iops == pytest.approx(10.0)
     uncounted = latency.add_to(StreamWindow("web", 0.0))
     assert uncounted.iops == pytest.approx(10.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -63,6 +64,20 @@ def test_profiling_again_refines_the_stored_profile(cli: CommandLine, fio: Path,
     assert fio.exists()
 
 
+def test_a_file_that_is_being_profiled_is_not_profiled_beside(
+    cli: CommandLine, fio: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both measured each other, and the profile of the one that ended first was overwritten."""
+    monkeypatch.setattr("slo_ctl.profile.consent._LOCK_TIMEOUT_S", 0.0)
+    file = place / "disk"
+    file.write_bytes(bytes(4 << 20))
+    with file.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert f"{file}: another process profiles it" in cli.refused(str(file), *SMALL)
+        assert not fio.exists(), "nothing was started"
+    assert cli.answer(str(file), *SMALL)["complete"]
+
+
 def test_a_profile_of_another_file_size_is_not_mixed_in(cli: CommandLine, fio: Path, place: Path) -> None:
     cli.answer(str(place), *SMALL)
     assert "--file-size 1048576" in cli.refused(str(place), *SMALL[:2], "--file-size", "2MiB", "-q")
@@ -109,7 +124,8 @@ def test_a_damaged_profile_is_refused_saying_what_to_do(cli: CommandLine, fio: P
         for words in ((str(place), "--show"), (str(place), *SMALL)):
             output = cli.refused(*words)
             assert str(file) in output, damage
-            assert "--fresh" in output, damage
+            # `device policy` and the daemon, which have no such option, say the same.
+            assert "remove it, or measure again with --fresh" in output, damage
         assert file.read_bytes() == damage
     assert cli.answer(str(place), *SMALL, "--fresh")["complete"]
     assert fio.exists()

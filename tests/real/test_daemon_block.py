@@ -251,6 +251,29 @@ def test_a_device_has_one_daemon_whatever_its_directory(root: Path) -> None:
                 second.eventually("managed", lambda status: row_of(status, "a").device == "fast")
 
 
+def test_a_disk_is_managed_once_whatever_it_is_called(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its VMs were on one of two devices that are the same, and their I/O counted for both."""
+    with loop_device(16 << 20) as (path, _):
+        link = root / "link"
+        link.symlink_to(path)
+        devices = "".join(
+            f'[[device]]\nname = "{name}"\npath = "{each}"\nscheduler = "{scheduler}"\n'
+            for name, each, scheduler in (("first", path, "none"), ("second", link, "mq-deadline"))
+        )
+        (root / "slo-ctl.toml").write_text(f'[libvirt]\nuri = "none"\n{devices}')
+        why = f"{link} is the block device of first, too: remove "
+        assert app.run(["config", "check", "--root", str(root)]) == 0
+        assert f"device second (slo-ctl.toml:7): {why}one of them" in capsys.readouterr().err
+        with running(root) as daemon:
+            status = daemon.eventually("an epoch", lambda status: len(status.devices) == 2)
+            assert [device.problem for device in status.devices] == [
+                "",
+                f"{why}the [[device]] of one of them",
+            ]
+            assert not daemon.api.get("/v1/plan")["outcomes"][1:]
+            assert "unapplied" not in daemon.log()
+
+
 def test_shares_settle_before_they_are_judged(root: Path) -> None:
     require("fio")
     with (

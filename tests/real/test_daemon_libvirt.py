@@ -135,3 +135,36 @@ def test_limits_do_not_outlive_a_vm_that_is_saved(libvirt_host: LibvirtHost, roo
             domain.destroy()
             domain.undefine()
             connection.close()
+
+
+COPY_BYTES_S = 256 << 10
+"""Slow enough to be looked at, fast enough to be far above the maximum of the VM."""
+
+
+def test_a_copied_disk_is_not_limited_where_it_is_copied_to(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
+    """Limits of the cgroup made a storage migration as slow as the guest may be."""
+    name = f"{NAME}-copied"
+    with loop_device(32 << 20) as (path, _), loop_device(32 << 20) as (other, _):
+        raw = "<driver name='qemu' type='raw' cache='none'/>"
+        disk = f"<disk type='block'>{raw}<source dev='{path}'/><target dev='vda' bus='virtio'/></disk>"
+        Path(path).write_bytes(os.urandom(32 << 20))
+        domain = libvirt_host.start_domain(name, disks=disk)
+        text = CONFIG.format(uri=libvirt_host.uri, path=path, name=name, maximum=2)
+        # Under bfq, cgroup v1 counts I/O without a limit, too.
+        text += f'[[device]]\nname = "other"\npath = "{other}"\nscheduler = "bfq"\n'
+        (root / "slo-ctl.toml").write_text(text)
+
+        def limits() -> list[str]:
+            return [key for key, value in domain.blkioParameters(1).items() if "iops" in key and value]
+
+        with running(root) as daemon:
+            daemon.eventually("its limit", lambda _: domain.blockIoTune("vda", 1)["total_iops_sec"] == 2)
+            copy = f"<disk type='block'>{raw}<source dev='{other}'/></disk>"
+            domain.blockCopy("vda", copy, {"bandwidth": COPY_BYTES_S})
+            daemon.eventually(
+                "that it is copied",
+                lambda s: any(row.device == "other" and "copies vda" in row.reason for row in s.vms),
+            )
+            daemon.eventually("no limit of the copy", lambda _: not limits())
+            domain.blockJobAbort("vda", 0)
+            assert daemon.stop() == 0, daemon.log()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from slo_ctl.base.keyvalue import Fields
 from slo_ctl.cli import trace_record
 from slo_ctl.cli.app import run as slo_ctl
 from slo_ctl.drives.build import device_spec, plan_drive
-from slo_ctl.drives.control import ControlError
+from slo_ctl.drives.control import ControlClient, ControlError
 from slo_ctl.replay import recording as recording_module
 from slo_ctl.replay.recording import TRACEFS, RecordedVm, _disk_number, _drive_of_size
 from traces import Batch, Op, open_trace
@@ -340,10 +342,28 @@ def test_a_disk_that_is_removed_does_not_lose_the_recording(
     assert not left.exists()
 
 
+def test_device_whose_server_hangs_is_not_to_be_served_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The hint was to serve it, which is refused, and the exit status that of a usage error."""
+    make_device(root, "name=d,size=32MiB,dies=2")
+    control = root / "run" / "d" / "control.sock"
+    control.parent.mkdir(parents=True)
+    monkeypatch.setattr("slo_ctl.replay.recording.ControlClient", partial(ControlClient, timeout_s=0.1))
+    with socket.socket(socket.AF_UNIX) as hanging:
+        hanging.bind(str(control))
+        hanging.listen()
+        record = ["trace", "record", "--device", "d", "--out", str(root / "rec"), "--root", str(root)]
+        assert slo_ctl(record) == 4
+    problem, hint = capsys.readouterr().err.splitlines()
+    assert problem.startswith("slo-ctl: device d cannot be recorded: the server has not answered for ")
+    assert hint.startswith("hint: see `slo-ctl device show d")
+
+
 def test_unrecordable_devices_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_device(root, "name=d,size=32MiB,dies=2")
     record = ["trace", "record", "--out", str(root / "rec"), "--root", str(root)]
-    assert slo_ctl([*record, "--device", "d"]) == 2
+    assert slo_ctl([*record, "--device", "d"]) == 4
     assert "serve it: slo-ctl device serve d" in capsys.readouterr().err
     assert slo_ctl([*record, "--device", "d", "--block", "a=/dev/null"]) == 2
     assert "give either --device or --block" in capsys.readouterr().err

@@ -225,6 +225,14 @@ def test_report_has_missed_slos_and_recommendations() -> None:
     )
 
 
+def test_a_vm_on_two_devices_is_recommended_the_same_once() -> None:
+    points = [Point(100.0, device, 10, **MEASURED) for device in ("ssd0", "ssd1")]
+    verdicts = tuple(PastVerdict(100.0, device, "unapplied", "refused") for device in ("ssd0", "ssd1"))
+    past = VmHistory("web", 100.0, 200.0, 10.0, tuple(points), verdicts)
+    (recommended,) = recommendations(HostReport((past,), 100.0, 200.0))
+    assert "`slo-ctl status web`" in recommended
+
+
 def test_hostile_names_are_escaped_on_the_page() -> None:
     histories = tuple(
         history(
