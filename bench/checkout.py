@@ -45,3 +45,7 @@ def cpu_s(pid: int) -> float:
     """User and system time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+OF_UNIT = {"MALLOC_ARENA_MAX": "1"}
+"""Environment of a daemon that systemd/slo-ctld.service starts."""

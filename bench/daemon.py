@@ -79,7 +79,8 @@ def _on_block_device(root: Path, names: list[str], epochs: int, *, busy: bool = 
         for name in names:
             _read_something(groups.folder(name), path)
         folders = [groups.folder(name) for name in names]
-        with _reading(folders, path) if busy else nullcontext(), running(root) as daemon:
+        reading = _reading(folders, path) if busy else nullcontext()
+        with reading, running(root, environment=checkout.OF_UNIT) as daemon:
             failed = _measure(daemon, root, epochs)
         _print_least(folders)
         return failed
@@ -136,7 +137,7 @@ def _on_emulated_ssd(root: Path, names: list[str], epochs: int) -> int:
         clients = multiprocessing.get_context("spawn").Process(target=_write_all, args=(sockets, names))
         clients.start()
         try:
-            with running(root) as daemon:
+            with running(root, environment=checkout.OF_UNIT) as daemon:
                 return _measure(daemon, root, epochs)
         finally:
             clients.terminate()

@@ -102,7 +102,10 @@ def main() -> int:
         make_device(root, f"name=ssd0,preset=fast15,size={wanted.size},op=15%", *(f"name={vm}" for vm in VMS))
         vms = [f'[vm.{vm}]\ncgroup = "{groups.path(vm)}"\nnamespaces = ["ssd0/{vm}"]\n' for vm in VMS]
         (root / "slo-ctl.toml").write_text("".join(['[libvirt]\nuri = "none"\n', *vms]))
-        with served(root, "ssd0", "--latency", "real") as server, running(root) as daemon:
+        with (
+            served(root, "ssd0", "--latency", "real") as server,
+            running(root, environment=checkout.OF_UNIT) as daemon,
+        ):
             processes = {"daemon": daemon.process.pid, "server": int(server.run.pid_file.read_text())}
             clients = Clients(groups, root)
             began_s = time.monotonic()

@@ -37,8 +37,6 @@ _LATENCY_FILE = "io.latency"
 _MOST_US = 1e12
 """Eleven days; the kernel stores nanoseconds in 64 bits."""
 
-_MAX_CACHED_FOLDERS = 10_000
-
 _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
 _DEFAULT = re.compile(r"(?:default\s+)?(\d{1,10})", re.ASCII)
 
@@ -65,8 +63,6 @@ class CgroupActuator(Actuator[float | None]):
         """`sys` is only used to check whether a device still exists."""
         self._tree = tree
         self._sys = sys
-        self._folders: dict[str, str] = {}
-        """Directories of groups, by place of the knob."""
         self._v1_weight = ""
         """File with the weight on v1; empty until the first group was read."""
         self.managed: frozenset[str] = frozenset()
@@ -218,14 +214,10 @@ class CgroupActuator(Actuator[float | None]):
 
     def _folder(self, knob: Knob) -> str:
         """Directory of the group, which may not exist any more."""
-        folder = self._folders.get(knob.place)
-        if folder is None:
-            if ".." in PurePosixPath(knob.place).parts or not knob.place.strip("/"):
-                raise ActError(f"{knob.place!r} is not a cgroup whose I/O can be set")
-            if len(self._folders) >= _MAX_CACHED_FOLDERS:
-                self._folders.clear()
-            folder = self._folders[knob.place] = str(self._tree.folder(knob.place))
-        return folder
+        place = knob.place.strip("/")
+        if not place or ".." in place.split("/"):
+            raise ActError(f"{knob.place!r} is not a cgroup whose I/O can be set")
+        return f"{self._tree.root}/{place}"
 
     def _existing(self, knob: Knob) -> Path:
         folder = Path(self._folder(knob))

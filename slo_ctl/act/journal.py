@@ -57,7 +57,7 @@ class Journal:
         """Number of changes of the journal, which shows whether it has changed."""
         self._originals = self._read()
         self._objects: dict[str, str] = {}
-        """Identities of what is at each place now, as far as known."""
+        """Identities of what is at each place now, as far as known and needed."""
 
     def __contains__(self, knob: Knob) -> bool:
         return knob in self._originals
@@ -93,6 +93,8 @@ class Journal:
         Entries of others that had the same name are dropped, as what is there now has original values of its
         own; from the file with the next change.
         """
+        if objects.items() <= self._objects.items():
+            return
         self._objects |= objects
         kept = {
             knob: original
@@ -102,6 +104,11 @@ class Journal:
         if len(kept) < len(self._originals):
             self._originals = kept
             self.changes += 1
+
+    def forget(self, places: Iterable[str]) -> None:
+        """Forget what is at places that are gone, or that `identify` tells again before the next change."""
+        for place in places:
+            self._objects.pop(place, None)
 
     def follow(self, place: str, identity: str) -> None:
         """Tell that what is at a place now has taken its settings along. Raises JournalError."""
@@ -124,6 +131,9 @@ class Journal:
         unwanted: Collection[Knob] = {knob for knob in knobs if knob in self._originals}
         if unwanted:
             self._write({knob: kept for knob, kept in self._originals.items() if knob not in unwanted})
+            # What is at the places of emulated devices is told only when it changes.
+            places = {knob.place for knob in unwanted if knob.lever not in FTL_LEVERS}
+            self.forget(places - {knob.place for knob in self._originals})
 
     def _write(self, originals: dict[Knob, Original]) -> None:
         entries = [

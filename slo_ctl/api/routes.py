@@ -43,7 +43,7 @@ from slo_ctl.config.settings import AccessConfig, Right
 from slo_ctl.model.replies import Health, Plan, VmSlo
 from slo_ctl.model.slo import SLO_KEYS, SloError, SloUpdate, parse_change, update_text
 from slo_ctl.model.status import HostStatus
-from slo_ctl.model.status_json import plain, to_json
+from slo_ctl.model.status_json import plain, to_text
 from slo_ctl.record.history_reader import VmHistory
 from slo_ctl.record.history_schema import HistoryError
 from slo_ctl.record.metrics import CONTENT_TYPE
@@ -240,7 +240,7 @@ class Api:
     def _status(self, _request: Request, _name: str) -> Reply:
         status, (cached_status, body) = self._current_status(), self._cached_status
         if status is not cached_status:
-            body = json.dumps(to_json(status)).encode()
+            body = to_text(status).encode()
             self._cached_status = status, body
         return Reply(HTTPStatus.OK, JSON_TYPE, body)
 

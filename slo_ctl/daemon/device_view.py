@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 
@@ -18,12 +19,16 @@ from slo_ctl.observe.host import HostObserver
 log = logging.getLogger("slo_ctl.daemon")
 
 
+_MAX_LOGGED = 200
+"""Unexpected errors that are not logged again; their texts may have names and numbers in them."""
+
+
 class Problems:
     """Problems of devices in one epoch. A problem of one device does not affect others."""
 
     def __init__(self) -> None:
         self.by_device: dict[str, str] = {}
-        self._logged: set[str] = set()
+        self._logged: deque[str] = deque(maxlen=_MAX_LOGGED)
 
     def clear(self) -> None:
         """Begin a new epoch."""
@@ -38,7 +43,7 @@ class Problems:
         except Exception as error:
             problem = f"unexpected {type(error).__name__}: {error}"
             if problem not in self._logged:
-                self._logged.add(problem)
+                self._logged.append(problem)
                 log.exception("device %s", device)
             self.by_device[device] = problem
 

@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from slo_ctl.base.text import counted, printable
 from slo_ctl.daemon.status import VerdictChange
@@ -146,6 +146,10 @@ class EpochLog:
             recent = self._reasons[device] = RecentSentences(length)
         for reason in recent.add(reasons):
             log.info("device %s: %s", device, reason, extra={"device": device})
+
+    def keep(self, devices: Collection[str]) -> None:
+        """Forget the decisions about all other devices."""
+        self._reasons = {name: recent for name, recent in self._reasons.items() if name in devices}
 
     def recent(self, device: str) -> tuple[str, ...]:
         """Recent decisions about a device."""

@@ -475,6 +475,7 @@ class Daemon:
             self._epoch_log.log_decisions(device.name, [*device.decision.reasons, *device.refusals])
         for name, reasons in self._blocks.policies.reasons.items():
             self._epoch_log.log_decisions(name, reasons, MANY_SENTENCES)
+        self._epoch_log.keep(self._emulated.devices.keys() | self._blocks.devices.keys())
 
     def _status(
         self, inventory: Inventory, slos: EpochSlos, wanted: Wanted, notes: Sequence[str]

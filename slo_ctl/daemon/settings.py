@@ -358,6 +358,8 @@ class InheritedSettings:
         """UUIDs, numbers of runs, and whether these are known to be resumed: at first they are paused."""
         self._started_here: set[tuple[str, int]] = set()
         """UUIDs and numbers of runs that began on this host; they are paused, too, to migrate away."""
+        self._told: set[str] = set()
+        """UUIDs whose run the journal was told."""
 
     def add_to(
         self,
@@ -405,10 +407,15 @@ class InheritedSettings:
         One that has started anew has the settings of its definition: original values of the run before, as
         after a daemon that was killed, are not restored in it. One that was resumed has taken its own along.
         """
+        started = {}
         for (uuid, number), vm in runs.items():
             run = f"run {number}"
             if not vm.resumed or (uuid, number) in self._started_here:
-                journal.identify({uuid: run})
+                started[uuid] = run
             elif vm.state is not VmState.PAUSED:  # one that starts anew is paused at first, too
                 with suppress(JournalError):
                     journal.follow(uuid, run)
+        journal.identify(started)
+        told = {uuid for uuid, _ in runs}
+        journal.forget(self._told - told)
+        self._told = told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
@@ -66,7 +67,11 @@ class EmulatedDevices:
         for name in listed.keys() - existing:
             self.notes.append(f"device {name} ({listed[name].source}): no such emulated device: {name}")
         for name in self.devices.keys() - existing:
-            self.devices.pop(name).close()
+            self._close(name)
+        kept: dict[str, Any]
+        for kept in (self._versions, self._changes, self._profiled):
+            for name in kept.keys() - existing:
+                del kept[name]
         for name in sorted(existing):
             policy = config.daemon.policy_or(listed[name].policy if name in listed else None)
             self._refresh_device(name, policy, listed=name in listed, changed=changed)
@@ -115,7 +120,7 @@ class EmulatedDevices:
             return
         same_device = last is not None and last.record.created == record.created
         if last is not None:
-            self.devices.pop(name).close()
+            self._close(name)
         self._journal.identify(_identities(record, version[2]))
         run = self._store.places.run_of(name)
         window_s, share_by, move_budget = self._options
@@ -129,6 +134,11 @@ class EmulatedDevices:
         if same_device:
             device.keep_split()
         self.devices[name], self._versions[name] = device, version
+
+    def _close(self, name: str) -> None:
+        device = self.devices.pop(name)
+        device.close()
+        self._journal.forget(_identities(device.record, frozenset()))
 
     def _version(self, name: str) -> _Version:
         folder = self._store.places.device(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,16 +54,20 @@ def _scaled(weights: tuple[float, ...], low: int, high: int, default: float | No
         return ScaledWeights(dict.fromkeys(weights, min(high, max(low, EQUAL))), 0.0)
     if default is not None and (anchored := _anchored(weights, low, high, default)) is not None:
         return anchored
-    import numpy as np
-
-    tops = np.arange(high, high // 2, -1, dtype=np.float64)
-    exact = tops[:, None] * (np.array(weights) / weights[-1])
-    rounded = np.maximum(np.rint(exact), low)
-    worst = np.abs(rounded / exact - 1).max(axis=1)
-    # Rounding errors of floats must not decide between two values that are equally good.
-    best = int(np.argmax(worst <= worst.min() + 1e-12))
-    values = {weight: int(value) for weight, value in zip(weights, rounded[best], strict=True)}
-    return ScaledWeights(values, float(worst[best]))
+    ratios = [weight / weights[-1] for weight in weights]
+    best, least = high, math.inf
+    for top in range(high, high // 2, -1):
+        worst = 0.0
+        for ratio in ratios:
+            exact = top * ratio
+            worst = max(worst, abs(max(round(exact), low) / exact - 1))
+            # Rounding errors of floats must not decide between two values that are equally good.
+            if worst > least - 1e-12:
+                break
+        else:
+            best, least = top, worst
+    values = {weight: max(round(best * ratio), low) for weight, ratio in zip(weights, ratios, strict=True)}
+    return ScaledWeights(values, least)
 
 
 def _anchored(weights: tuple[float, ...], low: int, high: int, default: float) -> ScaledWeights | None:

@@ -6,8 +6,9 @@ fields of a newer daemon are ignored; missing fields of an older one get their d
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
@@ -30,6 +31,14 @@ _T = TypeVar("_T")
 def to_json(status: HostStatus) -> dict[str, Any]:
     """`status` in plain JSON types; infinite numbers and NaN become null."""
     return {"format_version": FORMAT_VERSION, **plain(status)}
+
+
+def to_text(status: HostStatus) -> str:
+    """The text of `to_json`, made VM by VM: those of 500 in plain types take ten times its memory."""
+    rest = to_json(replace(status, vms=()))
+    del rest["vms"]
+    vms = ", ".join([json.dumps(plain(vm)) for vm in status.vms])
+    return f'{json.dumps(rest)[:-1]}, "vms": [{vms}]}}'
 
 
 def from_json(value: Mapping[str, Any]) -> HostStatus:

@@ -10,6 +10,10 @@ from slo_ctl.host.bio_latency import BioLatencies
 from slo_ctl.model.host import DeviceNumber, DiskLatency
 from slo_ctl.observe.streams import Inventory
 
+MAX_OTHERS = 4096
+"""Groups of no VM that are remembered, so that directories are not read again for each of their requests. New
+ones come all the time: each session and each job has one."""
+
 
 class CgroupMembers:
     """The VM of an inode: that of the VM's cgroup or of a group inside it."""
@@ -28,6 +32,8 @@ class CgroupMembers:
             self._folders, self._vms = dict(folders), {}
         if not self._vms.keys() >= inodes:
             without_vm = {inode for inode, vm in self._vms.items() if vm is None}
+            if len(without_vm) > MAX_OTHERS:
+                without_vm = set()
             self._vms = dict.fromkeys(without_vm | inodes)
             # If the group of one VM is inside that of another, the inner one has the longer path and wins.
             for folder in sorted(folders, key=len):
@@ -70,7 +76,7 @@ class CgroupLatencies:
             return {}
         folders = {str(tree.folder(vm.cgroup)): vm.name for vm in inventory.vms if vm.cgroup}
         vms = self._members.find(folders, {cgroup for cgroup, _ in latest})
-        self._latencies.forget({inode for inode, vm in vms.items() if vm is None})
+        self._latencies.forget({cgroup for cgroup, _ in latest if vms[cgroup] is None})
         by_vm: dict[str, dict[DeviceNumber, list[DiskLatency]]] = {}
         for (cgroup, device), latency in latest.items():
             vm = vms[cgroup]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import checkout
 import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -38,3 +40,8 @@ def test_every_benchmark_imports_checkout_first(script: Path) -> None:
             modules += [alias.name for alias in node.names]
     ours = ("checkout", "slo_ctl", "ftl_emul", "traces", "fsim", "lab", "daemon_sim")
     assert [name for name in modules if name.partition(".")[0] in ours][:1] == ["checkout"]
+
+
+def test_a_measured_daemon_has_the_environment_of_its_unit() -> None:
+    unit = (checkout.ROOT / "systemd" / "slo-ctld.service").read_text()
+    assert re.findall(r"^Environment=(\w+)=(\S+)$", unit, re.MULTILINE) == list(checkout.OF_UNIT.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,3 +80,23 @@ def test_a_vm_that_is_paused_to_migrate_away_keeps_its_own_weight(tmp_path: Path
     assert originals(tmp_path, Restoring(100), (started, 700), (replace(PAUSED, libvirt_id=4), 700)) == {
         WEIGHT: 100
     }
+
+
+class CountingJournal(Journal):
+    """Counts how often all entries are compared with what is there now."""
+
+    passes = 0
+
+    def identify(self, objects: Mapping[str, str]) -> None:
+        self.passes += 1
+        super().identify(objects)
+
+
+def test_more_vms_need_no_more_passes_over_the_journal(tmp_path: Path) -> None:
+    """500 VMs with five settings each took 200 ms of CPU in each epoch."""
+    journal, settings = CountingJournal(tmp_path / "journal.json"), InheritedSettings()
+    running = replace(PAUSED, state=VmState.RUNNING, resumed=False)
+    vms = tuple(replace(running, name=f"vm{n}", uuid=f"{n:032x}", libvirt_id=1 + n) for n in range(20))
+    for _ in range(3):
+        settings.add_to(journal, Inventory(None, None, vms, (), ()), Restoring(100), [DEVICE])
+    assert journal.passes == 3

@@ -71,6 +71,8 @@ impl Front {
 
     fn rooms_of(&self, namespace: &str) -> Arc<Rooms> {
         let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
+        // Names of exports come and go, and one without connections needs none.
+        rooms.retain(|_, rooms| Arc::strong_count(rooms) > 1);
         let new = || Arc::new(Rooms::new(&self.server.request_memory));
         Arc::clone(rooms.entry(namespace.to_owned()).or_insert_with(new))
     }

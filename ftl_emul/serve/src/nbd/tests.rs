@@ -425,3 +425,17 @@ fn truncated_request_is_not_executed() {
     client.request(command::READ, 0, 0, 4096, &[]);
     assert_eq!((client.simple(), client.bytes(4096)), ((0, 0), vec![0; 4096]));
 }
+
+#[test]
+fn memory_of_exports_without_connections_is_not_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    make(folder.path(), "page", true, 8);
+    let server: &'static Server = Box::leak(Box::new(open(folder.path())));
+    let front = Nbd::new(server, &Parameters::default()).unwrap().front();
+    let held = front.rooms_of("a");
+    for number in 0..10 {
+        drop(front.rooms_of(&format!("deleted{number}")));
+    }
+    assert!(Arc::ptr_eq(&held, &front.rooms_of("a")), "connections of one export share it");
+    assert_eq!(front.rooms.lock().unwrap().len(), 1);
+}
