@@ -57,7 +57,7 @@ class Journal:
         """Number of changes of the journal, which shows whether it has changed."""
         self._originals = self._read()
         self._objects: dict[str, str] = {}
-        """Identities of what is at each place now, as far as known and needed."""
+        """Identities of the objects at places now, as far as known and needed."""
 
     def __contains__(self, knob: Knob) -> bool:
         return knob in self._originals
@@ -88,10 +88,10 @@ class Journal:
             self._write({**self._originals, **originals})
 
     def identify(self, objects: Mapping[str, str]) -> None:
-        """Tell what is at each place in `objects` now.
+        """Set the identities of the objects that are at these places now.
 
-        Entries of others that had the same name are dropped, as what is there now has original values of its
-        own; from the file with the next change.
+        Entries of earlier objects of the same name are dropped, as the present ones have original values of
+        their own; from the file with the next change.
         """
         if objects.items() <= self._objects.items():
             return
@@ -106,12 +106,12 @@ class Journal:
             self.changes += 1
 
     def forget(self, places: Iterable[str]) -> None:
-        """Forget what is at places that are gone, or that `identify` tells again before the next change."""
+        """Forget identities at places that are gone, or that `identify` names again before a change."""
         for place in places:
             self._objects.pop(place, None)
 
     def follow(self, place: str, identity: str) -> None:
-        """Tell that what is at a place now has taken its settings along. Raises JournalError."""
+        """Note that the object at a place now has taken its settings along. Raises JournalError."""
         self._objects[place] = identity
         moved = {
             knob: replace(original, object=identity)
@@ -131,7 +131,7 @@ class Journal:
         unwanted: Collection[Knob] = {knob for knob in knobs if knob in self._originals}
         if unwanted:
             self._write({knob: kept for knob, kept in self._originals.items() if knob not in unwanted})
-            # What is at the places of emulated devices is told only when it changes.
+            # Identities at the places of emulated devices are passed only when they change.
             places = {knob.place for knob in unwanted if knob.lever not in FTL_LEVERS}
             self.forget(places - {knob.place for knob in self._originals})
 

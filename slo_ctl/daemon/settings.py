@@ -358,8 +358,8 @@ class InheritedSettings:
         """UUIDs, numbers of runs, and whether these are known to be resumed: at first they are paused."""
         self._started_here: set[tuple[str, int]] = set()
         """UUIDs and numbers of runs that began on this host; they are paused, too, to migrate away."""
-        self._told: set[str] = set()
-        """UUIDs whose run the journal was told."""
+        self._identified: set[str] = set()
+        """UUIDs of the VMs whose runs the journal has."""
 
     def add_to(
         self,
@@ -380,7 +380,7 @@ class InheritedSettings:
         self._started_here |= {
             run for run, vm in runs.items() if vm.state is VmState.RUNNING and not vm.resumed
         }
-        self._tell_runs(journal, runs)
+        self._identify_runs(journal, runs)
         for run, vm in running.items():
             uuid = run[0]
             targets = {disk.target for disk in vm.disks if disk.device in devices}
@@ -401,8 +401,8 @@ class InheritedSettings:
             for knob, value in found.items():
                 log.info("VM %s has %s of its earlier run; it was %s", vm.name, knob, value_text(value))
 
-    def _tell_runs(self, journal: Journal, runs: Mapping[tuple[str, int], Vm]) -> None:
-        """Tell the journal which run each VM is in.
+    def _identify_runs(self, journal: Journal, runs: Mapping[tuple[str, int], Vm]) -> None:
+        """Pass the current run of each VM to the journal.
 
         One that has started anew has the settings of its definition: original values of the run before, as
         after a daemon that was killed, are not restored in it. One that was resumed has taken its own along.
@@ -416,6 +416,6 @@ class InheritedSettings:
                 with suppress(JournalError):
                     journal.follow(uuid, run)
         journal.identify(started)
-        told = {uuid for uuid, _ in runs}
-        journal.forget(self._told - told)
-        self._told = told
+        identified = {uuid for uuid, _ in runs}
+        journal.forget(self._identified - identified)
+        self._identified = identified
