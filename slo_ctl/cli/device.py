@@ -333,9 +333,12 @@ def serve(
         ("--nvme-discovery", nvme_discovery is not None, "--nvme-tcp ADDRESS:PORT", nvme_tcp is None),
         ("--nvme-allow", nvme_allow is not None, "--nvme-tcp ADDRESS:PORT", nvme_tcp is None),
         ("--tls-verify-peer", tls_verify_peer, "--tls-certificates DIR", tls_certificates is None),
+        ("--time-scale", time_scale != 1.0, "--latency real", latency != "real"),
     ):
         if is_set and is_missing:
             raise UserError(f"{option} has no effect without {required.split()[0]}", f"add {required}")
+    if poll is not None and latency == "real":
+        raise UserError("--poll has no effect with --latency real", "leave one of them out")
     hosts = [host.strip() for host in (nvme_hosts or "").split(",") if host.strip()]
     rights = [right.strip() for right in nvme_allow.split(",")] if nvme_allow is not None else []
     store = device_store(root)

@@ -53,7 +53,7 @@ def record(
     slo-ctl trace record --block web=/dev/vg0/web --block db=/dev/vg0/db --for 10m --out monday
     slo-ctl replay monday/scenario.toml --device op=28% --policy min_waf
     """
-    from slo_ctl.replay.recording import make_folder
+    from slo_ctl.replay.recording import new_folder
     from slo_ctl.replay.recording import record as record_source
     from slo_ctl.show.terminal import progress_on_stderr
 
@@ -61,8 +61,8 @@ def record(
     if for_s == 0:
         raise UserError("--for: 0 s record nothing", "such as 60s")
     source_context = _source(device, block or [], root)
-    make_folder(out)
     with (
+        new_folder(out),
         trace_errors(),
         stop_requests(ending_signals()) as stop,
         source_context as source,

@@ -191,12 +191,23 @@ def record(
     return recording
 
 
-def make_folder(folder: Path) -> None:
-    """Create the directory of a recording, for its owner only. Raises UserError if it is not empty."""
+@contextmanager
+def new_folder(folder: Path) -> Iterator[None]:
+    """The directory of a recording, for its owner only; one that was created and stays empty is removed.
+
+    Raises UserError if it is not empty at first.
+    """
+    created = not folder.exists()
     with writing("--out", folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise UserError(f"--out: {folder} is not empty", "use a new directory")
+    try:
+        yield
+    finally:
+        if created:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def _append(

@@ -161,6 +161,8 @@ def test_delete_asks_for_confirmation(root: Path, capsys: pytest.CaptureFixture[
         (("serve", "../ssd0"), "not a valid name"),
         (("serve", "ssd0", "--latency", "slow"), "--latency: slow"),
         (("serve", "ssd0", "--time-scale", "0"), "--time-scale"),
+        (("serve", "ssd0", "--time-scale", "2"), "--time-scale has no effect without --latency"),
+        (("serve", "ssd0", "--latency", "real", "--poll", "0"), "--poll has no effect with --latency real"),
         (("serve", "ssd0", "--group", "no-such-group"), "--group"),
         (("serve", "ssd0", "--nvme-tcp", "0.0.0.0:4420"), "--nvme-tcp"),
         (("serve", "ssd0", "--tls-verify-peer"), "--tls-verify-peer"),

@@ -36,7 +36,8 @@ def test_bast_merges_match_calculation_by_hand(root: Path, latency: str) -> None
     """A log block that is written in order is switched, one in part is completed, one backwards is copied."""
     make_device(root, "name=d,size=32MiB,op=25%,mapping=bast")
     block = list(range(BLOCK_PAGES))
-    with served(root, "d", "--latency", latency, "--time-scale", "0.01") as server:
+    scaled = ("--time-scale", "0.01") if latency == "real" else ()
+    with served(root, "d", "--latency", latency, *scaled) as server:
         write(server, block)
         write(server, block)
         write(server, [0])  # The log block is full and in order.

@@ -369,6 +369,8 @@ def test_unrecordable_devices_are_refused(root: Path, capsys: pytest.CaptureFixt
     assert "give either --device or --block" in capsys.readouterr().err
     assert slo_ctl([*record, "--block", "a"]) == 2
     assert "does not name a VM and its device" in capsys.readouterr().err
+    assert not (root / "rec").exists()
+    (root / "rec").mkdir()
     (root / "rec" / "file").write_text("")
     assert slo_ctl([*record, "--device", "d"]) == 2
     assert "is not empty" in capsys.readouterr().err
