@@ -151,6 +151,8 @@ def test_missing_python_package_is_named(
     (tmp_path / "trace.csv").write_text("128166372003061629,hm,0,Read,383496192,32768,1000\n" * 3)
     (tmp_path / "trace.zst").write_bytes(b"\x28\xb5\x2f\xfd\x24\x00\x01\x00\x00\x99\xe9\xd8\x51")
     monkeypatch.setitem(sys.modules, package, None)
+    # An earlier test of this process may have imported it with polars.
+    monkeypatch.delitem(sys.modules, "traces.dataframes", raising=False)
     assert app.run(words) == 2
     output = capsys.readouterr().err
     assert f"need the Python package {package}, which is not installed" in output
