@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -83,22 +82,26 @@ def _notes(config: Config) -> list[str]:
             f"{link} stays"
             for device, link in links
         ),
-        *_double(config),
+        *_same_disks(config),
     ]
 
 
-def _double(config: Config) -> Iterator[str]:
+def _same_disks(config: Config) -> Iterator[str]:
     """A note for each path to a block device that another device has, too."""
     first: dict[int, DeviceConfig] = {}
     for device in config.devices:
-        with suppress(OSError):
-            if device.path is not None and stat.S_ISBLK((found := Path(device.path).stat()).st_mode):
-                other = first.setdefault(found.st_rdev, device)
-                if other is not device:
-                    yield (
-                        f"device {device.name} ({device.source}): {device.path} is the block device of "
-                        f"{other.name}, too: remove one of them"
-                    )
+        try:
+            found = None if device.path is None else Path(device.path).stat()
+        except OSError:
+            continue
+        if found is None or not stat.S_ISBLK(found.st_mode):
+            continue
+        other = first.setdefault(found.st_rdev, device)
+        if other is not device:
+            yield (
+                f"device {device.name} ({device.source}): {device.path} is the block device of "
+                f"{other.name}, too: remove one of them"
+            )
 
 
 def _link_that_stays(path: Path) -> Path | None:

@@ -20,7 +20,7 @@ from slo_ctl.daemon.files import DeviceClaims
 from slo_ctl.daemon.nvme import NvmeWatches
 from slo_ctl.daemon.occupants import nvme_occupants
 from slo_ctl.daemon.settings import ConfiguredBlock, DevicePolicies, VmSettings
-from slo_ctl.decide.device_use import HostState, copied_to
+from slo_ctl.decide.device_use import HostState, copied_to, slo_on
 from slo_ctl.decide.levers import ManagedDevices, Throttle, Wanted, histograms_for
 from slo_ctl.decide.limit_split import ReadWriteSplits
 from slo_ctl.decide.verdict import is_behind
@@ -393,13 +393,9 @@ class BlockDevices:
         for pool in self._pools.values():
             pool.slos = {}
         vm_of = {vm.name: vm for vm in vms}
-        copied: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in self.devices}
         for vm, name in wanted.backends:
-            slos_on[name][vm] = pools[name].slos[vm] = slos[vm]
-            number = self.devices[name].number
-            if number is not None and (targets := copied_to(vm_of[vm], number)):
-                copied[name][vm] = targets
-                slos_on[name][vm] = pools[name].slos[vm] = Slo(weight=slos[vm].weight)
+            slo = slo_on(vm_of[vm], self.devices[name].number, slos[vm])
+            slos_on[name][vm] = pools[name].slos[vm] = slo
         for pool in self._pools.values():
             pool.detect_changes(own_slos)
         views, self._behind = [], set()
@@ -408,9 +404,10 @@ class BlockDevices:
                 vm: tuple([disk.target for disk in vm_of[vm].disks if disk.device == device.number])
                 for vm in slos_on[name]
             }
+            copied = {vm: copied_to(vm_of[vm], device.number) for vm in slos_on[name]}
             ops = self._ops.get(_pool_key(device))
             change = self.policies.recent_change(name, self._clock.monotonic_s(), self._window_s)
-            make = partial(device.view, slos_on[name], disks, copied[name], wanted, pools[name], ops, change)
+            make = partial(device.view, slos_on[name], disks, copied, wanted, pools[name], ops, change)
             view = view_or_problem(name, device.kind, make, self._problems)
             if self.policies.tries_without_waiting(name) and any(
                 is_behind(delivered, slos_on[name][vm]) for vm, delivered in view.vms.items()

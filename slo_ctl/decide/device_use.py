@@ -134,11 +134,10 @@ def uses_of(host: HostState, devices: Mapping[str, DeviceNumber], capabilities: 
             if (can := capabilities.devices.get(number)) is None:
                 continue
             disks = [disk for disk in vm.disks if disk.device == number]
-            slo = host.slos[vm.name]
             uses.append(
                 Use(
                     vm=vm,
-                    slo=Slo(weight=slo.weight) if copied_to(vm, number) else slo,
+                    slo=slo_on(vm, number, host.slos[vm.name]),
                     device=numbers[number],
                     can=can,
                     targets=tuple(disk.target for disk in disks if disk.kind not in NO_IOTUNE),
@@ -181,12 +180,16 @@ def used_by(
     return used
 
 
-def copied_to(vm: Vm, device: DeviceNumber) -> tuple[str, ...]:
-    """Disks of a VM that libvirt copies to a device on which the VM has none: what it does there is not the
-    guest's I/O, which the bounds of its SLO are about."""
-    if any(disk.device == device for disk in vm.disks):
+def copied_to(vm: Vm, device: DeviceNumber | None) -> tuple[str, ...]:
+    """Disks of a VM that libvirt copies to a device on which the VM has none."""
+    if device is None or any(disk.device == device for disk in vm.disks):
         return ()
     return tuple(disk.target for disk in vm.disks if disk.copy_device == device)
+
+
+def slo_on(vm: Vm, device: DeviceNumber | None, slo: Slo) -> Slo:
+    """The part of a VM's SLO that applies on a device: its bounds are for the guest's I/O, not for copies."""
+    return Slo(weight=slo.weight) if copied_to(vm, device) else slo
 
 
 def did_io(stream: Stream) -> bool:
