@@ -119,9 +119,11 @@ def test_limits_do_not_outlive_a_vm_that_is_saved(libvirt_host: LibvirtHost, roo
                 daemon.eventually("the VM shut off", lambda s: row_of(s, domain.name()).state == "shut off")
                 connection.restore(file)
                 assert limit() == 500
+                # It is read while it is still being restored, too.
                 daemon.eventually("its device", lambda s: row_of(s, domain.name()).device == "fast")
+                daemon.eventually("the VM running", lambda s: row_of(s, domain.name()).state == "running")
                 assert daemon.stop() == 0, daemon.log()
-            assert (limit(), weight()) == (0, weight_before)
+            assert (limit(), weight()) == (0, weight_before), daemon.log()
             # A second daemon without an SLO for it, like that of the target host of a migration.
             limit_and_forget()
             config.write_text(CONFIG.format(**domain_config, maximum=500).partition("[vm.")[0])
