@@ -143,7 +143,7 @@ class DeviceStatus:
     problem: str = ""
     """Why the device cannot be observed or controlled now; else empty."""
     reasons: tuple[str, ...] = ()
-    """Recent decisions."""
+    """Recent decisions, oldest first."""
     waf: DeviceWaf | None = None
     """WAF of the device, with its source; None if there is no source."""
     placement: str = ""

@@ -137,7 +137,8 @@ function makeDrive() {
   const bar = make("div", { class: "ops", role: "img" });
   return make(
     "section", {}, make("h3"), make("p", { class: "line" }), make("p", { class: "wrong", "data-verdict": "insufficient" }),
-    bar, make("ul", { class: "legend" }), make("ul", { class: "moves" }), make("ul", { class: "reasons" }),
+    bar, make("ul", { class: "legend" }), make("ul", { class: "moves" }),
+    make("p", { class: "help recent" }, "Recent decisions, the latest at the end:"), make("ul", { class: "reasons" }),
   );
 }
 
@@ -184,6 +185,7 @@ function showDrive(node, device, status) {
     item.firstChild.value = move.share_done;
     write(item.lastChild, moveText(move));
   });
+  find(".recent").hidden = device.reasons.length === 0;
   lines(find(".reasons"), device.reasons);
 }
 
