@@ -211,9 +211,9 @@ def _report_usage_error(error: Exception, arguments: Sequence[str]) -> int | Non
     format_message = getattr(error, "format_message", None)
     if not callable(format_message):
         return None
-    # pydantic, with which the newest typer converts values, starts messages with words of its own.
+    # pydantic starts messages with words of its own.
     message = " ".join(str(format_message()).replace("Value error, ", "").split()).rstrip(".")
-    for pattern, plain in _PYDANTIC_MESSAGES.items():
+    for pattern, plain in _PLAIN_MESSAGES.items():
         message = re.sub(pattern, plain, message)
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", PROGRAM)
@@ -285,12 +285,14 @@ _OPTIONS_OF_COMMANDS = {
     "--verdict": "--verdict insufficient",
 }
 """Options of commands, not of the program, with an example for `status`."""
-_PYDANTIC_MESSAGES = {
+_PLAIN_MESSAGES = {
     r"Input should be a valid (?:number|integer).*": "it is not a number",
     r"Input should be greater than or equal to": "it must be at least",
     r"Input should be less than or equal to": "it must be at most",
+    r"\S+ is not in the range x>=": "it must be at least ",
+    r"\S+ is not in the range x<=": "it must be at most ",
 }
-"""Messages of pydantic, with which the newest typer converts values, and plain ones."""
+"""Plain messages for those of pydantic, with which the newest typer converts values, and of click."""
 _COMMAND_HINTS = {
     "reload": "slo-ctl config reload",
     "undo": "slo-ctl apply --undo",

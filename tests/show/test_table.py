@@ -58,7 +58,7 @@ def test_verdicts_of_a_replay_are_shown(changes: dict[str, Any], expected: Verdi
 
 
 def test_notes_are_not_wrapped_in_files_and_pipes() -> None:
-    note = "VM web completed its requests " * 8
+    note = " ".join(["VM web completed its requests"] * 8)
     assert f"note: {note}" in printed("shared", notes=[note]).splitlines()
 
 

@@ -82,7 +82,8 @@ def names(app: TopApp) -> list[str]:
 
 
 def text(app: TopApp, part: str) -> str:
-    return str(app.query_one(part, Static).render())
+    # Before version 2 of textual this is a representation, in which a newline is escaped.
+    return str(app.query_one(part, Static).render()).replace("\\n", "\n")
 
 
 def in_detail(app: TopApp, words: str) -> bool:
