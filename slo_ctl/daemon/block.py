@@ -23,9 +23,8 @@ from slo_ctl.decide.verdict import Delivered
 from slo_ctl.host.block_device import device_behind
 from slo_ctl.host.nvme.drive import drive_of, nsid_of
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model.device_waf import DeviceWaf
 from slo_ctl.model.host import DeviceNumber, DiskLatency
-from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.sample import DeviceWaf, StreamWindow
 from slo_ctl.model.slo import Slo
 from slo_ctl.observe.block import BlockDevice, StreamsByDevice
 

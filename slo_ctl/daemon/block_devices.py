@@ -31,9 +31,9 @@ from slo_ctl.host.disk_latency import has_histogram
 from slo_ctl.host.nvme.drive import Block, controller_at, namespaces
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model.host import DeviceNumber, DiskLatency, Stream, Vm, WeightScale
-from slo_ctl.model.replies import DevicePlan
 from slo_ctl.model.setting import Setting
 from slo_ctl.model.slo import Slo
+from slo_ctl.model.status import DevicePlan
 from slo_ctl.observe.block import StreamsByDevice
 from slo_ctl.observe.cgroup_latency import CgroupLatencies
 from slo_ctl.observe.host import HostObserver

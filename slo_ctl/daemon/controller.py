@@ -24,9 +24,8 @@ from slo_ctl.config import Config
 from slo_ctl.config.settings import AccessConfig
 from slo_ctl.daemon.slos import slo_by_source
 from slo_ctl.host.libvirt import DomainXmlError
-from slo_ctl.model.replies import Health, Plan, VmSlo
 from slo_ctl.model.slo import ResolvedSlo, SloEntry, SloError, SloFields, SloUpdate, update_text
-from slo_ctl.model.status import HostStatus
+from slo_ctl.model.status import Health, HostStatus, Plan, VmSlo
 from slo_ctl.record.history_reader import SloChange, VmHistory, read_vm
 from slo_ctl.record.metrics import Metrics
 from slo_ctl.record.slo_store import SloStore, StoredSlos

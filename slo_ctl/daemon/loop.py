@@ -45,10 +45,9 @@ from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.model.host import Vm
-from slo_ctl.model.replies import DevicePlan, Plan
 from slo_ctl.model.setting import FTL_LEVERS, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import Slo
-from slo_ctl.model.status import HostStatus
+from slo_ctl.model.status import DevicePlan, HostStatus, Plan
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.record.metrics import Metrics

@@ -20,9 +20,9 @@ from slo_ctl.host.nvme import drive
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeError, NvmeTool
 from slo_ctl.host.nvme.drive import MediaReader, controller_of, discover
 from slo_ctl.host.nvme.ops import DriveOpsLog
-from slo_ctl.model.device_waf import DeviceWaf, MediaCounters, WafSource
 from slo_ctl.model.host import DeviceNumber
 from slo_ctl.model.nvme import DriveOps, Isolation, NvmeController
+from slo_ctl.model.sample import DeviceWaf, MediaCounters, WafSource
 
 log = logging.getLogger("slo_ctl.daemon")
 

@@ -37,9 +37,8 @@ from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.drives.places import RunPlaces
 from slo_ctl.drives.record import DeviceRecord, SsdRecord
 from slo_ctl.model.decision import Decision
-from slo_ctl.model.device_waf import DeviceWaf
 from slo_ctl.model.host import Tenant
-from slo_ctl.model.sample import DeviceSample, ShareBy, StreamWindow, TimingModel
+from slo_ctl.model.sample import DeviceSample, DeviceWaf, ShareBy, StreamWindow, TimingModel
 from slo_ctl.model.setting import Knob, Lever, Setting
 from slo_ctl.model.status import MoveStatus
 from slo_ctl.observe.block import merge_windows
