@@ -15,11 +15,11 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
+from slo_ctl import tool_version
 from slo_ctl.api.messages import RefusalError
 from slo_ctl.base.clock import wait_for
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.termination import Waker
-from slo_ctl.base.version import tool_version
 from slo_ctl.config import Config
 from slo_ctl.config.settings import AccessConfig
 from slo_ctl.daemon.slos import slo_by_source
