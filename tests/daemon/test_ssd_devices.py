@@ -195,7 +195,7 @@ def test_device_policy_takes_the_profile_of_an_emulated_disk(
 
 
 def test_settling_ends_after_a_window() -> None:
-    activity = ActivityTracker(idle_after_s=10.0, window_s=10.0)
+    activity = ActivityTracker(window_s=10.0)
     activity.set_change("the policy changed", 100.0)
     assert activity.recent_change(109.0) == "the policy changed 9 s ago"
     assert activity.recent_change(111.0) == ""
