@@ -16,7 +16,7 @@ import numpy as np
 from daemon_sim.entitlement import BLOCK_S, WANTS_FROM, Calm, Ledger, Measure, ideal_pages
 from daemon_sim.result import Epoch, Result
 from daemon_sim.scenario import EventKind
-from slo_ctl.config import DEFAULTS
+from slo_ctl.config.settings import DEFAULTS
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus
 
 SERVED_WINDOW_S = 10

@@ -20,8 +20,7 @@ from daemon_sim.host import SimulatedHost, SimulatedObserver
 from daemon_sim.result import Command, Epoch, Recorder, Result, SloChange
 from daemon_sim.scenario import DEVICE, Event, EventKind, Fields, Scenario, slo_of
 from slo_ctl.base.clock import Clock
-from slo_ctl.config import Config
-from slo_ctl.config.settings import DaemonConfig, DeviceConfig, LibvirtConfig
+from slo_ctl.config.settings import Config, DaemonConfig, DeviceConfig, LibvirtConfig
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.daemon.loop import Daemon
 from slo_ctl.daemon.service import Schedule

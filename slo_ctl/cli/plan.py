@@ -66,7 +66,7 @@ def _read_plan(root: Path | None) -> Plan:
 
 def _daemon(root: Path | None, *, dry_run: bool) -> Daemon:
     """A daemon without an API."""
-    from slo_ctl.config import load
+    from slo_ctl.config.load import load
     from slo_ctl.daemon.loop import Daemon
 
     places = DaemonPlaces(root)

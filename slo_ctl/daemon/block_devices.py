@@ -11,8 +11,7 @@ from pathlib import Path
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
-from slo_ctl.config import DEFAULTS, Config
-from slo_ctl.config.settings import DeviceConfig
+from slo_ctl.config.settings import DEFAULTS, Config, DeviceConfig
 from slo_ctl.daemon.block import ManagedBlock, Pool
 from slo_ctl.daemon.device_view import DeviceView, Problems, view_or_problem
 from slo_ctl.daemon.drive_ops import DriveOpsControl

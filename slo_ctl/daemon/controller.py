@@ -20,8 +20,7 @@ from slo_ctl.api.messages import RefusalError
 from slo_ctl.base.clock import wait_for
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.termination import Waker
-from slo_ctl.config import Config
-from slo_ctl.config.settings import AccessConfig
+from slo_ctl.config.settings import AccessConfig, Config
 from slo_ctl.daemon.slos import slo_by_source
 from slo_ctl.host.libvirt import DomainXmlError
 from slo_ctl.model.slo import ResolvedSlo, SloEntry, SloError, SloFields, SloUpdate, update_text

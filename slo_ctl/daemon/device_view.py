@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from slo_ctl.base.errors import ObserveGone
 from slo_ctl.base.numbers import sum_known
-from slo_ctl.config import Config
+from slo_ctl.config.settings import Config
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.decide.verdict import Delivered
 from slo_ctl.model.sample import StreamWindow

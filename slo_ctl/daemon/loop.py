@@ -19,8 +19,8 @@ from slo_ctl.base.files import remove_leftovers
 from slo_ctl.base.numbers import duration
 from slo_ctl.base.termination import Waker
 from slo_ctl.base.text import counted
-from slo_ctl.config import Config, load
-from slo_ctl.config.load import has_files
+from slo_ctl.config.load import has_files, load
+from slo_ctl.config.settings import Config
 from slo_ctl.daemon.block_devices import BlockDevices
 from slo_ctl.daemon.controller import DaemonController, Published
 from slo_ctl.daemon.device_view import (

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.config import Config
+from slo_ctl.config.settings import Config
 from slo_ctl.daemon.device_view import DeviceView
 from slo_ctl.decide.groups import Rates, slos_in_group
 from slo_ctl.decide.slo_sources import DEFAULT, METADATA, VM_SET

@@ -11,7 +11,7 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.act.ssd import ServedFtlActuator
 from slo_ctl.base.clock import Clock
 from slo_ctl.base.text import toml_key
-from slo_ctl.config import DaemonConfig
+from slo_ctl.config.settings import DaemonConfig
 from slo_ctl.daemon.activity import ActivityTracker, MeasuredCapacity, MoveSpeed, estimated_iops
 from slo_ctl.daemon.device_view import DeviceView, total_iops
 from slo_ctl.daemon.occupants import Occupant

@@ -9,7 +9,7 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import modified_ns
-from slo_ctl.config import Config, DaemonConfig
+from slo_ctl.config.settings import Config, DaemonConfig
 from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.drives.places import Places

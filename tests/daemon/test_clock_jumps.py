@@ -9,8 +9,7 @@ import pytest
 from fake_status import AT, host_status, vm_status
 
 from slo_ctl.base.clock import Clock, ClockJumps
-from slo_ctl.config import Config
-from slo_ctl.config.settings import LibvirtConfig
+from slo_ctl.config.settings import Config, LibvirtConfig
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.daemon.loop import Daemon
 from slo_ctl.record.history import Recorder

@@ -11,8 +11,7 @@ from serving import make_device
 
 from slo_ctl.act.journal import Journal, Original
 from slo_ctl.act.libvirt import LibvirtActuator
-from slo_ctl.config import Config
-from slo_ctl.config.settings import DeviceConfig
+from slo_ctl.config.settings import Config, DeviceConfig
 from slo_ctl.daemon.device_view import Problems
 from slo_ctl.daemon.log import EpochLog
 from slo_ctl.daemon.settings import InheritedSettings

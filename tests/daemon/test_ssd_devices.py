@@ -14,8 +14,7 @@ from serving import make_device
 from slo_ctl.act.journal import Journal, Original
 from slo_ctl.base.clock import now_text
 from slo_ctl.cli import app
-from slo_ctl.config import Config
-from slo_ctl.config.settings import DeviceConfig
+from slo_ctl.config.settings import Config, DeviceConfig
 from slo_ctl.daemon.activity import ActivityTracker, MoveSpeed
 from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.daemon.ssd import EmulatedDevice
