@@ -194,7 +194,7 @@ class EmulatedDevice:
         self._measure_capacity(self.sample)
         self.decision = self._decide(self.sample)
         moves = self._served.moves
-        if moves is not None and "moved_blocks" in moves:
+        if moves is not None:
             going = bool(self.decision.plans) and not self.decision.pause
             self._move_speed.add(now_s, moves["moved_blocks"], going=going)
 
@@ -335,7 +335,7 @@ class EmulatedDevice:
             moves=self.moves,
             time_scale=self._served.time_scale or 1.0,
             moved_s=moves["done_ns"] / 1e9 if moves else None,
-            moved_blocks=moves.get("moved_blocks") if moves else None,
+            moved_blocks=moves["moved_blocks"] if moves else None,
             vms={
                 vm: self._delivered(occupants, shares, iops, share_of, weights)
                 for vm, occupants in by_vm.items()

@@ -68,20 +68,11 @@ class ControlClient:
 
     def brief_statistics(self) -> dict[str, Any]:
         """The part of `statistics` that is needed in every epoch."""
-        return self._statistics_instead_of("stats", brief=True)
+        return self.command("stats", brief=True)
 
     def settings(self) -> dict[str, Any]:
         """Weight and limits of every namespace, and the scheduler, named as in `statistics`."""
-        return self._statistics_instead_of("settings")
-
-    def _statistics_instead_of(self, op: str, **fields: object) -> dict[str, Any]:
-        """The reply to `op`; all statistics from a server of an earlier release, which does not know it."""
-        try:
-            return self.command(op, **fields)
-        except ControlError as error:
-            if error.code != "malformed":
-                raise
-            return self.statistics()
+        return self.command("settings")
 
     def move_ops(self, source: str | None, target: str | None, blocks: int) -> None:
         """Move OPS blocks between namespaces; None: the spare blocks of the device."""
