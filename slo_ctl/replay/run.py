@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import tempfile
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, BrokenExecutor, ProcessPoolExecutor, wait
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, BrokenExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from ftl_emul import Device
 from slo_ctl.base import numbers
@@ -29,36 +27,11 @@ from slo_ctl.replay.policy_run import PolicyRun
 from slo_ctl.replay.result import DeviceResult, DeviceTiming, Result, RunResult
 from slo_ctl.replay.scenario import Scenario, Window
 from slo_ctl.replay.scenario_text import command_line
+from slo_ctl.replay.workers import become_worker, local_executor
 
 _MERGE_VICTIMS = {"bast": "least recently written log block", "fast": "oldest log block"}
 _ALONE_PART = 0.25
 """Share of the duration for which a VM runs alone, as it then writes about as much as all together."""
-
-
-def become_worker() -> None:
-    """Leave it to the parent to stop this process: by the executor, or by its own death.
-
-    Signals that the whole process group receives from a terminal are ignored.
-    """
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """Without this, a worker whose parent was killed would wait for tasks for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def local_executor(
-    workers: int, initializer: Callable[..., None] = become_worker, arguments: tuple[Any, ...] = ()
-) -> ProcessPoolExecutor:
-    """A pool of processes, each of which first calls `initializer(*arguments)`."""
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(max(1, workers), context, initializer, arguments)
 
 
 def plan_of(scenario: Scenario) -> DrivePlan:

@@ -25,7 +25,7 @@ from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import TOLERANCE, RunResult, VmResult
 from slo_ctl.replay.scenario_build import build_scenario
 from slo_ctl.replay.scenario_text import ScenarioText
-from slo_ctl.replay.sweep_workers import GivenUp, on_cluster, on_processes
+from slo_ctl.replay.workers import GivenUp, on_cluster, on_local_workers
 
 _PAGE_BYTES = 4096
 _DIGEST_LENGTH = 12
@@ -295,7 +295,7 @@ def _run_all(
     if dask is not None:
         return on_cluster(replay, arguments, dask) if points else iter(())
     if jobs > 1:
-        return on_processes(replay, arguments, jobs, progress)
+        return on_local_workers(replay, arguments, jobs, progress)
     return ((point, replay(*words)) for point, words in arguments.items())
 
 
