@@ -24,6 +24,7 @@ from slo_ctl.decide.levers import ManagedDevices, Throttle, Wanted, histograms_f
 from slo_ctl.decide.limit_split import ReadWriteSplits
 from slo_ctl.decide.verdict import is_behind
 from slo_ctl.drives.places import Places
+from slo_ctl.host.bio_latency import CgroupLatencies
 from slo_ctl.host.block_device import device_behind, probe
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.disk_latency import has_histogram
@@ -34,7 +35,6 @@ from slo_ctl.model.setting import Setting
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import DevicePlan
 from slo_ctl.observe.block import StreamsByDevice
-from slo_ctl.observe.cgroup_latency import CgroupLatencies
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import Inventory
 
@@ -203,7 +203,7 @@ class BlockDevices:
     ) -> dict[str, dict[DeviceNumber, list[DiskLatency]]]:
         """Latencies by VM and managed device: QEMU's histograms, else those of cgroups, else QEMU's means."""
         traced = self.numbers.values() if self._config.cgroup.latency_histograms else ()
-        latencies = self._cgroup_latencies.read(inventory, traced)
+        latencies = self._cgroup_latencies.read(inventory.tree, inventory.vms, traced)
         self._log_trace_problem(self._cgroup_latencies.problem)
         for vm, by_device in self._disk_latencies(inventory.vms, observer).items():
             for number, disks in by_device.items():

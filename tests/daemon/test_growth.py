@@ -18,9 +18,9 @@ from slo_ctl.daemon.settings import InheritedSettings
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.drives.places import places
 from slo_ctl.drives.store import DeviceStore
+from slo_ctl.host.bio_latency import MAX_OTHERS, CgroupMembers
 from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, Vm, VmState
 from slo_ctl.model.setting import Knob, Lever
-from slo_ctl.observe.cgroup_latency import MAX_OTHERS, CgroupMembers
 from slo_ctl.observe.streams import Inventory
 
 

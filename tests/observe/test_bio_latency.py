@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.host.bio_latency import MAX_KEYS, PROGRAM, TEXT, Totals, find_program
+from slo_ctl.host.bio_latency import MAX_KEYS, PROGRAM, TEXT, CgroupMembers, Totals, find_program
 from slo_ctl.host.disk_latency import BOUNDARIES_NS
 from slo_ctl.model.host import DeviceNumber
 from slo_ctl.observe.block import quantile_s
-from slo_ctl.observe.cgroup_latency import CgroupMembers
 
 DISK = DeviceNumber(259, 3)
 NUMBER = (259 << 20) | 3
