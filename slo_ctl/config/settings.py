@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, StrictBool
 
+from slo_ctl.base.accounts import EVERYONE, Peer
 from slo_ctl.base.patterns import matches, specificity
 from slo_ctl.config.values import (
     AbsolutePath,
@@ -29,7 +30,6 @@ from slo_ctl.config.values import (
 )
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
 from slo_ctl.decide.slo_sources import resolve
-from slo_ctl.host.peer import EVERYONE, Peer
 from slo_ctl.host.sockets import GROUP
 from slo_ctl.model.sample import ShareBy
 from slo_ctl.model.slo import (
