@@ -14,7 +14,7 @@ from slo_ctl.base.text import toml_key
 from slo_ctl.config.settings import DaemonConfig
 from slo_ctl.daemon.activity import ActivityTracker, MeasuredCapacity, MoveSpeed, estimated_iops
 from slo_ctl.daemon.device_view import DeviceView, total_iops
-from slo_ctl.daemon.occupants import Occupant
+from slo_ctl.daemon.slos import Occupant
 from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.entitlement import BUSY_FROM, claim_of, entitle
 from slo_ctl.decide.policies import (
