@@ -35,7 +35,7 @@ class PlayedDrive:
 
     def read(self) -> dict[str, VmReading]:
         """Present counters of every VM."""
-        return {vm: read_vm(self._device, t, clocked=self._clocked) for vm, t in self._tenants.items()}
+        return {vm: reading_of(self._device, t, clocked=self._clocked) for vm, t in self._tenants.items()}
 
     def sample(self, slos: Mapping[str, Slo], running: Collection[str]) -> DeviceSample:
         """Sample of the window since the last sample."""
@@ -103,7 +103,7 @@ class PlayedDrive:
             pass
 
 
-def read_vm(device: Device, tenant: int, *, clocked: bool) -> VmReading:
+def reading_of(device: Device, tenant: int, *, clocked: bool) -> VmReading:
     """Present counters of one tenant; queue counters are 0 on a device without a clock."""
     flash = device.counters(tenant)
     queue = device.queue_counters(tenant) if clocked else None

@@ -46,7 +46,7 @@ def plan_of(scenario: Scenario) -> DrivePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class RunTask:
     """One replay: of all VMs under a policy, or of one VM alone."""
 
     policy: str
@@ -66,7 +66,7 @@ def run(scenario: Scenario, progress: ProgressSink, jobs: int = 1) -> Result:
     so far (`complete` is then False). Raises UserError and TraceError before the first run.
     """
     tasks = _tasks(scenario)
-    done: dict[Task, RunResult] = {}
+    done: dict[RunTask, RunResult] = {}
     with PreparedRuns(scenario, progress) as stage:
         try:
             if jobs > 1 and len(tasks) > 1:
@@ -89,10 +89,10 @@ def run(scenario: Scenario, progress: ProgressSink, jobs: int = 1) -> Result:
         )
 
 
-def _tasks(scenario: Scenario) -> list[Task]:
-    tasks = [Task(name) for name in scenario.policies]
+def _tasks(scenario: Scenario) -> list[RunTask]:
+    tasks = [RunTask(name) for name in scenario.policies]
     if scenario.measure_alone and len(scenario.vms) > 1 and scenario.timing is not TimingModel.NONE:
-        tasks += [Task("shared", vm.name) for vm in scenario.vms]
+        tasks += [RunTask("shared", vm.name) for vm in scenario.vms]
     return tasks
 
 
@@ -243,7 +243,7 @@ class PreparedRuns:
         return tenants
 
 
-def _play(scenario: Scenario, stage: PreparedRuns, task: Task, progress: ProgressSink) -> RunResult:
+def _play(scenario: Scenario, stage: PreparedRuns, task: RunTask, progress: ProgressSink) -> RunResult:
     """Run one task. Raises KeyboardInterrupt if the run of a VM alone is interrupted."""
     policy, scheduler = make_policy(task.policy), policy_entry(task.policy).scheduler
     if task.alone:
@@ -275,7 +275,7 @@ def _single(scenario: Scenario, name: str) -> Scenario:
     )
 
 
-def _with_alone(done: Mapping[Task, RunResult]) -> list[RunResult]:
+def _with_alone(done: Mapping[RunTask, RunResult]) -> list[RunResult]:
     """The runs of all VMs, with the results of each VM alone."""
     alone = {
         task.alone: {"alone_iops": vm.iops, "alone_victim_u": vm.victim_u}
@@ -318,7 +318,7 @@ def _init_worker(scenario: Scenario, prepared: Prepared, amounts: SimpleQueue[fl
     _worker = _Worker(scenario, PreparedRuns(scenario, Silent(), prepared), amounts, stop)
 
 
-def _play_in_worker(task: Task) -> RunResult:
+def _play_in_worker(task: RunTask) -> RunResult:
     if _worker is None:
         raise AssertionError("_init_worker was not called")
     return _play(_worker.scenario, _worker.stage, task, _worker)
@@ -327,10 +327,10 @@ def _play_in_worker(task: Task) -> RunResult:
 def _play_on_workers(
     scenario: Scenario,
     stage: PreparedRuns,
-    tasks: Sequence[Task],
+    tasks: Sequence[RunTask],
     jobs: int,
     progress: ProgressSink,
-    done: dict[Task, RunResult],
+    done: dict[RunTask, RunResult],
 ) -> None:
     """Fill `done` in the order of `tasks`; after Ctrl-C with completed ones. Raises KeyboardInterrupt."""
     prepared = stage.prepare(make_policy(task.policy).placement for task in tasks)
