@@ -82,8 +82,7 @@ class VmHost:
         from slo_ctl.observe.streams import read_inventory
 
         tree, named = self._tree_and_groups()
-        namespaces = {vm.name: vm.namespaces for vm in self.config.vms.values() if vm.namespaces}
-        run = self.places.devices.run
+        namespaces, run = self.config.namespaces_of, self.places.devices.run
         scan = partial(read_inventory, tree, cgroups=named, namespaces=namespaces, run=run)
         if self.libvirt_uri is None:
             return scan(None)

@@ -233,6 +233,16 @@ class Config:
     notes: tuple[str, ...] = ()
     """One sentence for each conflict between files."""
 
+    @property
+    def cgroup_of(self) -> dict[str, str]:
+        """Cgroups of the VMs for which one is configured."""
+        return {vm.name: vm.cgroup for vm in self.vms.values() if vm.cgroup is not None}
+
+    @property
+    def namespaces_of(self) -> dict[str, tuple[str, ...]]:
+        """Namespaces of the VMs for which any are configured."""
+        return {vm.name: vm.namespaces for vm in self.vms.values() if vm.namespaces}
+
     def check_chosen(self, change: SloUpdate) -> None:
         """Raise SloError if a change chooses a class or a group that is not configured."""
         for key, known in ((CLASS_KEY, self.classes), (GROUP_KEY, self.groups)):

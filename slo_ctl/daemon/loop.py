@@ -23,13 +23,7 @@ from slo_ctl.config.load import has_files, load
 from slo_ctl.config.settings import Config
 from slo_ctl.daemon.block_devices import BlockDevices
 from slo_ctl.daemon.controller import DaemonController, Published
-from slo_ctl.daemon.device_view import (
-    DeviceView,
-    Problems,
-    configured_vms,
-    host_observer,
-    view_or_problem,
-)
+from slo_ctl.daemon.device_view import DeviceView, Problems, view_or_problem
 from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims, daemon_of
 from slo_ctl.daemon.foreign import ForeignLimits, InnerGroups
 from slo_ctl.daemon.hooks import Hooks
@@ -61,6 +55,21 @@ def _counts_text(config: Config) -> str:
 _MS_PER_S = 1e3
 _RESTORE_OPS_S = 1.5
 """Time that a stop waits for OPS to be restored; the device finishes moves by itself."""
+
+
+def host_observer(
+    config: Config, places: DaemonPlaces, on_change: Callable[[], None] | None = None
+) -> HostObserver:
+    """The observer of this host; another thread calls `on_change` after libvirt's domains have changed."""
+    return HostObserver(
+        cgroup_root=config.cgroup.root,
+        libvirt_uri=config.libvirt.uri,
+        run=places.devices.run,
+        cgroups=config.cgroup_of,
+        namespaces=config.namespaces_of,
+        on_change=on_change,
+        monitor=config.libvirt.latency_histograms,
+    )
 
 
 class Daemon:
@@ -209,7 +218,7 @@ class Daemon:
         if (config.libvirt, config.cgroup.root) != (before.libvirt, before.cgroup.root):
             self._observer.close()
             self._observer = self._make_observer(config, self.places)
-        self._observer.configure(*configured_vms(config))
+        self._observer.configure(config.cgroup_of, config.namespaces_of)
         if config.libvirt != before.libvirt:
             self._actuators.drop_libvirt()
         self._recorder.configure(config.history.keep_s, config.history.max_bytes)
