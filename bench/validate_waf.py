@@ -16,7 +16,7 @@ from slo_ctl.decide.ops_plan import allocate
 from slo_ctl.decide.policies import make_policy
 from slo_ctl.model.sample import FlashTiming, TimingModel
 from slo_ctl.model.slo import Slo
-from slo_ctl.replay.drive import PlayedDrive
+from slo_ctl.replay.policy_run import PlayedDrive
 
 LEAST_PAGES, LEAST_BLOCKS = 1_000_000, 4_000
 """Smallest drive under uniform writes: on a smaller one, fluctuations affect the last digit."""

@@ -16,7 +16,7 @@ import numpy as np
 from daemon_sim.entitlement import BLOCK_S, WANTS_FROM, Calm, Ledger, Measure, ideal_pages
 from daemon_sim.result import Epoch, Result
 from daemon_sim.scenario import EventKind
-from slo_ctl.daemon.ssd import DEFAULT_MOVE_BUDGET
+from slo_ctl.config.settings import DEFAULTS
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus
 
 SERVED_WINDOW_S = 10
@@ -126,7 +126,7 @@ def _busy_ns(ledger: Ledger, alone_ns: float, start_s: int, end_s: int) -> float
     `alone_ns`: device time of requests without the daemon.
     """
     moves_ns = float(ledger.run.moves_ns[start_s:end_s].sum())
-    return ledger.total("device_ns", start_s, end_s) + min(moves_ns, DEFAULT_MOVE_BUDGET * alone_ns)
+    return ledger.total("device_ns", start_s, end_s) + min(moves_ns, DEFAULTS.daemon.move_budget * alone_ns)
 
 
 def the_drive_is_as_busy(runs: Runs) -> Iterator[Violation]:
@@ -311,9 +311,11 @@ def moves_keep_their_budget(runs: Runs) -> Iterator[Violation]:
         for start_s in range(max(0, run.seconds - BUDGET_WINDOW_S + 1))
         if idle[start_s + BUDGET_WINDOW_S] == idle[start_s]
     }
-    over = {start_s: share for start_s, share in over.items() if share > DEFAULT_MOVE_BUDGET}
+    over = {start_s: share for start_s, share in over.items() if share > DEFAULTS.daemon.move_budget}
     for first_s, _, parts in _stretches(over):
-        text = f"{max(parts):.1%} of die time in {BUDGET_WINDOW_S} s, budget {DEFAULT_MOVE_BUDGET:.0%}"
+        text = (
+            f"{max(parts):.1%} of die time in {BUDGET_WINDOW_S} s, budget {DEFAULTS.daemon.move_budget:.0%}"
+        )
         yield Violation("moves", first_s, "", text)
 
 

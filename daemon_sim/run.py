@@ -20,10 +20,10 @@ from daemon_sim.host import SimulatedHost, SimulatedObserver
 from daemon_sim.result import Command, Epoch, Recorder, Result, SloChange
 from daemon_sim.scenario import DEVICE, Event, EventKind, Fields, Scenario, slo_of
 from slo_ctl.base.clock import Clock
-from slo_ctl.config import Config
-from slo_ctl.config.settings import DaemonConfig, DeviceConfig, LibvirtConfig
+from slo_ctl.config.settings import Config, DaemonConfig, DeviceConfig, LibvirtConfig
 from slo_ctl.daemon.files import DaemonPlaces
-from slo_ctl.daemon.loop import Daemon, Schedule
+from slo_ctl.daemon.loop import Daemon
+from slo_ctl.daemon.service import Schedule
 from slo_ctl.drives.record import RECORD_FILE, to_toml
 from slo_ctl.model.slo import SLO_KEYS, SloError, SloUpdate, check_fields
 

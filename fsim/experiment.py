@@ -16,12 +16,12 @@ from fsim.file_system import FileSystem, Step, Sync
 from fsim.layout import LAYOUTS
 from fsim.space import BLOCK_BYTES, Extent, NoSpaceError, SpaceMap
 from fsim.workloads import SETTINGS, TraceSource, fill, steps, trace_steps
+from slo_ctl import tool_version
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import StrictModel
 from slo_ctl.base.keyvalue import join_pairs, split_pairs
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.termination import on_processes
-from slo_ctl.base.version import tool_version
 from slo_ctl.decide.profile_fit import half_width
 from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES, log_blocks_of, plan_whole
 

@@ -27,11 +27,11 @@ from papers.figure import (
     Trial,
     gathered,
 )
+from slo_ctl import tool_version
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import StrictModel
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.termination import on_processes
-from slo_ctl.base.version import tool_version
 
 # All figures by key, in the order of the papers.
 

@@ -34,7 +34,7 @@ def ops_split(drive: str, ops: DriveOps, vms: dict[int, str]) -> dict[Knob, Orig
 
 
 class NvmeOpsActuator(Actuator[SettingValue]):
-    """Restores the OPS of one drive. Decisions move OPS without waiting for it (`daemon.drive_ops`)."""
+    """Restores the OPS of one drive. Decisions move OPS without waiting for it (`daemon.nvme`)."""
 
     levers = frozenset({Lever.NVME_OPS})
 

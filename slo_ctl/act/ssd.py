@@ -102,14 +102,9 @@ class ServedFtlActuator(Actuator[SettingValue]):
         return number
 
     def read(self, knob: Knob) -> SettingValue:
-        if knob.lever is not Lever.FTL_SCHEDULER:
-            return _value(knob, self._namespace(knob, self._latest()))
-        found = self._latest().statistics.get("scheduler")
-        if not isinstance(found, str):
-            raise ActError(
-                f"{self._device} does not report its scheduler", "restart its server with this release"
-            )
-        return found
+        if knob.lever is Lever.FTL_SCHEDULER:
+            return str(self._latest().statistics["scheduler"])
+        return _value(knob, self._namespace(knob, self._latest()))
 
     def write(self, knob: Knob, value: SettingValue) -> None:
         """Set the value permanently. OPS is moved from or to the spare blocks of the device, with waiting."""
@@ -285,7 +280,7 @@ class ServedFtlActuator(Actuator[SettingValue]):
         in_force = {str(each["name"]): each for each in settings["namespaces"]}
         before = reading.namespaces
         namespaces = {name: before[name] | in_force[name] for name in before.keys() & in_force.keys()}
-        statistics = {**reading.statistics, "scheduler": settings.get("scheduler")}
+        statistics = {**reading.statistics, "scheduler": settings["scheduler"]}
         self._reading = _Reading(statistics, reading.at_s, namespaces)
         return self._reading
 

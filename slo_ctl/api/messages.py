@@ -14,11 +14,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from slo_ctl.base.accounts import Peer
 from slo_ctl.base.errors import UserError
-from slo_ctl.host.peer import Peer
-from slo_ctl.model.replies import VmSlo
 from slo_ctl.model.slo import CONFIG_KEYS
-from slo_ctl.model.status import VmStatus
+from slo_ctl.model.status import VmSlo, VmStatus
 from slo_ctl.model.status_json import FORMAT_VERSION
 from slo_ctl.record.history_reader import MAX_POINTS
 

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, TypeAdapter
 
+from slo_ctl import tool_version
 from slo_ctl.api.messages import (
     DESCRIPTION_PATH,
     JSON_TYPE,
@@ -38,11 +39,9 @@ from slo_ctl.api.messages import (
 )
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
-from slo_ctl.base.version import tool_version
 from slo_ctl.config.settings import AccessConfig, Right
-from slo_ctl.model.replies import Health, Plan, VmSlo
 from slo_ctl.model.slo import SLO_KEYS, SloError, SloUpdate, parse_change, update_text
-from slo_ctl.model.status import HostStatus
+from slo_ctl.model.status import Health, HostStatus, Plan, VmSlo
 from slo_ctl.model.status_json import plain, to_text
 from slo_ctl.record.history_reader import VmHistory
 from slo_ctl.record.history_schema import HistoryError

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 
 from slo_ctl.api.messages import DESCRIPTION_PATH, RefusalError, Reply, Request, refusal
 from slo_ctl.api.routes import Api, Controller
+from slo_ctl.base.accounts import peer_of
 from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UserError
-from slo_ctl.host.peer import peer_of
 from slo_ctl.host.sockets import listen, make_socket_folder, own_group_id
 
 _MAX_CONNECTION_S = 30.0

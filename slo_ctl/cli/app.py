@@ -15,6 +15,7 @@ from typing import Any
 
 import typer
 
+from slo_ctl import tool_version
 from slo_ctl.base.errors import (
     OPTIONAL_PACKAGES,
     FailedError,
@@ -23,7 +24,6 @@ from slo_ctl.base.errors import (
     UserError,
 )
 from slo_ctl.base.text import printable
-from slo_ctl.base.version import tool_version
 from slo_ctl.cli.completion import PROGRAM, SLO_FIELDS
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
 from slo_ctl.cli.help import Command, Group, examples_of, value_name_of

@@ -182,7 +182,7 @@ def _from_libvirt() -> list[str]:
 
 def _configured(root: Path | None) -> dict[str, list[str]]:
     """Names of classes and groups."""
-    from slo_ctl.config import load
+    from slo_ctl.config.load import load
     from slo_ctl.daemon.files import DaemonPlaces
 
     config = load(DaemonPlaces.in_use(root).config)

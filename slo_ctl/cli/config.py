@@ -20,8 +20,7 @@ from slo_ctl.host.block_device import BY_ID, device_number, lasting_link
 from slo_ctl.host.nvme.drive import nsid_of
 
 if TYPE_CHECKING:
-    from slo_ctl.config import Config
-    from slo_ctl.config.settings import DeviceConfig
+    from slo_ctl.config.settings import Config, DeviceConfig
 
 SYS = Path("/sys")
 

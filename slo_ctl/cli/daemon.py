@@ -40,7 +40,7 @@ def command(
     slo-ctl daemon --config ./new-config --dry-run  # what a configuration would change
     """
     from slo_ctl.cli.plan import plan_of, print_plan, run_two_epochs
-    from slo_ctl.config import load
+    from slo_ctl.config.load import load
     from slo_ctl.daemon.log import log_events
     from slo_ctl.daemon.loop import Daemon
     from slo_ctl.daemon.service import StoppedAtOnce, serve

@@ -83,8 +83,8 @@ def create(
     slo-ctl device create ssd0 --namespace name=web --namespace name=db,size=2GiB
     slo-ctl device create name=raid0,class=raid0,disks=4
     """
+    from slo_ctl.drives.control import find_server
     from slo_ctl.drives.plan import plan_device, wants_preconditioning
-    from slo_ctl.drives.serving import find_server
 
     options = {"preset": preset, "size": size, "op": op, "precondition": "yes" if precondition else None}
     spec = _spec_of(properties, {key: value for key, value in options.items() if value is not None})
@@ -322,9 +322,9 @@ def serve(
     slo-ctl device serve ssd0 --nvme-tcp 127.0.0.1:4420
     slo-ctl device serve ssd0 --tls-certificates /etc/slo-ctl/tls --tls-verify-peer
     """
+    from slo_ctl.drives.listening import plan_nvme_tcp
     from slo_ctl.drives.server import ServeOptions
     from slo_ctl.drives.server import serve as run_server
-    from slo_ctl.drives.serving import plan_nvme_tcp
 
     if latency not in ("real", "none"):
         raise UserError(f"--latency: {latency} is not known", "known: real, none")

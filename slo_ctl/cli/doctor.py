@@ -40,7 +40,7 @@ def command(
 
     tree, uri = DEFAULT_ROOT, DEFAULT_URI
     if root is not None:
-        from slo_ctl.config import load
+        from slo_ctl.config.load import load
 
         check_root(root)
         config = load(DaemonPlaces(root).config)

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from slo_ctl import tool_version
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.version import tool_version
 from slo_ctl.cli.app import build
 from slo_ctl.cli.exit_status import EXIT_STATUSES
 from slo_ctl.cli.help import examples_of, is_argument, paragraphs_of, sections_of, summary_of, value_name

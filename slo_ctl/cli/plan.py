@@ -16,8 +16,8 @@ from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON, ROOT, check_root
 from slo_ctl.cli.output import print_json, stdout_console, warn, warn_notes
 from slo_ctl.daemon.files import DaemonPlaces, only_daemon
-from slo_ctl.model.replies import Plan
 from slo_ctl.model.setting import Outcome, OutcomeState
+from slo_ctl.model.status import Plan
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,7 +66,7 @@ def _read_plan(root: Path | None) -> Plan:
 
 def _daemon(root: Path | None, *, dry_run: bool) -> Daemon:
     """A daemon without an API."""
-    from slo_ctl.config import load
+    from slo_ctl.config.load import load
     from slo_ctl.daemon.loop import Daemon
 
     places = DaemonPlaces(root)

@@ -21,7 +21,7 @@ from slo_ctl.cli.output import command_progress, print_json, print_lines, stdout
 
 if TYPE_CHECKING:
     from slo_ctl.replay.scenario_text import ScenarioText
-    from slo_ctl.replay.sweep import Capacity, SweepResult
+    from slo_ctl.replay.sweep import Capacity, SweepRows
 
 _MAX_POINTS = 100_000
 _MAX_LISTED = 10
@@ -80,7 +80,7 @@ def command(
     slo-ctl sweep web.toml --dask tcp://10.0.0.1:8786 --seeds 9 --out web.csv
     """
     from slo_ctl.decide.policies import policy_entry
-    from slo_ctl.replay.sweep import Point, capacities, notes_about, scenario_text, sweep
+    from slo_ctl.replay.sweep import SweepPoint, capacities, notes_about, scenario_at, sweep
 
     bases = _read_scenarios(scenarios)
     policies = _values("--policy", policy)
@@ -99,7 +99,7 @@ def command(
         require_package("distributed")
     check_plot(plot)
     points = [
-        Point(*values)
+        SweepPoint(*values)
         for values in product(
             bases,
             drive or [""],
@@ -112,7 +112,7 @@ def command(
     if len(points) > _MAX_POINTS:
         raise UserError(f"{len(points):,} replays are too many", f"at most {_MAX_POINTS:,}")
     for point in points:
-        scenario_text(bases[point.scenario], point)
+        scenario_at(bases[point.scenario], point)
     warn_notes(note for base in bases.values() for note in notes_about(base, policies, seeds))
     with trace_errors("format="), command_progress(quiet=quiet) as progress:
         swept = sweep(bases, points, out, processes(jobs), progress, dask=dask)
@@ -219,7 +219,7 @@ def _most_text(result: Capacity) -> str:
     return f"{result.most_vms}{' or more' if result.may_be_more else ''}"
 
 
-def _missing_lines(swept: SweepResult) -> Iterator[str]:
+def _missing_lines(swept: SweepRows) -> Iterator[str]:
     """Missing replays, and how to run them."""
     missing = list(swept.missing.items())
     for point, reason in missing[:_MAX_LISTED]:

@@ -91,7 +91,8 @@ def record(
 
 
 def _source(device: str | None, block: Sequence[str], root: Path | None) -> AbstractContextManager[Source]:
-    from slo_ctl.replay.recording import block_devices, served_device
+    from slo_ctl.replay.block_recording import block_devices
+    from slo_ctl.replay.recording import served_device
 
     if (device is None) == (not block):
         raise UserError(

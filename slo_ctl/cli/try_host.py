@@ -22,11 +22,10 @@ from slo_ctl.base.termination import StopRequest
 from slo_ctl.base.text import toml_key
 from slo_ctl.cli.try_clients import HAS_DISK, Guests, guests_anywhere, guests_with_kvm, write_fio_log
 from slo_ctl.daemon.files import DaemonPlaces
-from slo_ctl.drives.control import ControlClient, ControlError
+from slo_ctl.drives.control import ControlClient, ControlError, find_server
 from slo_ctl.drives.places import places
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import Preconditioned
-from slo_ctl.drives.serving import find_server
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.drives.store import DeviceStore, precondition
 from slo_ctl.host.cgroup import CgroupTree, find_tree

@@ -16,7 +16,7 @@ from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.drives.places import ExportPaths
 
 if TYPE_CHECKING:
-    from slo_ctl.config import Config
+    from slo_ctl.config.settings import Config
     from slo_ctl.daemon.slos import EpochSlos
     from slo_ctl.host.cgroup import CgroupTree
     from slo_ctl.model.host import Stream, Vm
@@ -56,7 +56,8 @@ class VmHost:
     @cached_property
     def config(self) -> Config:
         """The configuration; the defaults, with a note, when it has an error."""
-        from slo_ctl.config import DEFAULTS, load
+        from slo_ctl.config.load import load
+        from slo_ctl.config.settings import DEFAULTS
 
         try:
             return load(self.places.config)
@@ -81,8 +82,7 @@ class VmHost:
         from slo_ctl.observe.streams import read_inventory
 
         tree, named = self._tree_and_groups()
-        namespaces = {vm.name: vm.namespaces for vm in self.config.vms.values() if vm.namespaces}
-        run = self.places.devices.run
+        namespaces, run = self.config.namespaces_of, self.places.devices.run
         scan = partial(read_inventory, tree, cgroups=named, namespaces=namespaces, run=run)
         if self.libvirt_uri is None:
             return scan(None)
@@ -119,7 +119,7 @@ class VmHost:
 
     def _tree_and_groups(self) -> tuple[CgroupTree | None, dict[str, str]]:
         """The cgroup tree, and the groups in it that options and configuration define as VMs, by name."""
-        from slo_ctl.config import DEFAULTS
+        from slo_ctl.config.settings import DEFAULTS
         from slo_ctl.host.cgroup import find_tree, missing_group, named_group, require_tree
 
         if self.cgroup_root is not None:

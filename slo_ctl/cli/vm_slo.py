@@ -32,7 +32,7 @@ from slo_ctl.model.slo import (
 )
 
 if TYPE_CHECKING:
-    from slo_ctl.model.replies import VmSlo
+    from slo_ctl.model.status import VmSlo
 
 DAEMON, STORE, METADATA = "daemon", "store", "metadata"
 """Where a change was stored; values in JSON."""
@@ -299,7 +299,7 @@ class _Changed:
 
 def _set_in_store(host: VmHost, request: _Request) -> _Changed:
     """Change the SLOs through the daemon, or without one in the file that it reads when it starts."""
-    from slo_ctl.model.replies import VmSlo
+    from slo_ctl.model.status import VmSlo
     from slo_ctl.model.status_json import from_plain
 
     notes = list[str]()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from slo_ctl.base.accounts import why_unknown
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import why_not_run
 from slo_ctl.base.quantity import format_number
@@ -15,7 +16,6 @@ from slo_ctl.config.layers import Layers
 from slo_ctl.config.schema import find_table_errors
 from slo_ctl.config.settings import DEFAULTS, SECTIONS, Config, Right
 from slo_ctl.config.toml_file import read_file
-from slo_ctl.host.peer import why_unknown
 from slo_ctl.model.slo import FIELDS
 
 _MAIN_FILE = "slo-ctl.toml"

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, StrictBool
 
+from slo_ctl.base.accounts import EVERYONE, Peer
 from slo_ctl.base.patterns import matches, specificity
 from slo_ctl.config.values import (
     AbsolutePath,
@@ -29,7 +30,6 @@ from slo_ctl.config.values import (
 )
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
 from slo_ctl.decide.slo_sources import resolve
-from slo_ctl.host.peer import EVERYONE, Peer
 from slo_ctl.host.sockets import GROUP
 from slo_ctl.model.sample import ShareBy
 from slo_ctl.model.slo import (
@@ -232,6 +232,16 @@ class Config:
     """SLOs of VMs by patterns of their names."""
     notes: tuple[str, ...] = ()
     """One sentence for each conflict between files."""
+
+    @property
+    def cgroup_of(self) -> dict[str, str]:
+        """Cgroups of the VMs for which one is configured."""
+        return {vm.name: vm.cgroup for vm in self.vms.values() if vm.cgroup is not None}
+
+    @property
+    def namespaces_of(self) -> dict[str, tuple[str, ...]]:
+        """Namespaces of the VMs for which any are configured."""
+        return {vm.name: vm.namespaces for vm in self.vms.values() if vm.namespaces}
 
     def check_chosen(self, change: SloUpdate) -> None:
         """Raise SloError if a change chooses a class or a group that is not configured."""

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, PlainSerializer, ValidationInfo
 
+from slo_ctl.base.accounts import is_entry
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import QuantityError, format_bytes_exact, format_number, parse_bytes, parse_time_s
 from slo_ctl.base.text import cut
 from slo_ctl.decide.policies import POLICIES
 from slo_ctl.drives.record import is_name
-from slo_ctl.host.peer import is_entry
 from slo_ctl.host.sockets import host_and_port, is_loopback
 from slo_ctl.model.sample import ShareBy
 from slo_ctl.model.slo import parse_field

@@ -47,18 +47,16 @@ class EntitlementChanges:
 class ActivityTracker(EntitlementChanges):
     """Marks streams of a device as active, and reports changes of entitlements."""
 
-    idle_after_s: float = 0.0
-    """Time without requests after which a stream becomes idle."""
     _last_active_s: dict[str, float] = field(default_factory=dict)
 
-    def mark(self, sample: DeviceSample, now_s: float) -> DeviceSample:
+    def mark(self, sample: DeviceSample, now_s: float, idle_after_s: float) -> DeviceSample:
         """The sample with those streams active that were within the last `idle_after_s`."""
         for vm in sample.vms:
             if vm.active:
                 self._last_active_s[vm.vm] = now_s
         keys = {vm.vm for vm in sample.vms}
         self._last_active_s = {vm: at_s for vm, at_s in self._last_active_s.items() if vm in keys}
-        active_since_s = now_s - self.idle_after_s
+        active_since_s = now_s - idle_after_s
         active = {vm for vm, at_s in self._last_active_s.items() if at_s >= active_since_s}
         marked = replace(
             sample,

@@ -13,9 +13,8 @@ from slo_ctl.base.kernel_files import read_bounded, read_text
 from slo_ctl.base.text import and_list
 from slo_ctl.daemon.activity import EntitlementChanges, MeasuredCapacity, WindowedMaximums
 from slo_ctl.daemon.device_view import DeviceView, total_iops
-from slo_ctl.daemon.drive_ops import DriveOpsControl
 from slo_ctl.daemon.files import DeviceClaims
-from slo_ctl.daemon.nvme import NvmeState, NvmeWatches, OpsRequest
+from slo_ctl.daemon.nvme import DriveOpsControl, NvmeState, NvmeWatches, OpsRequest
 from slo_ctl.daemon.throttle import BlockDemand, Throttler, merge_by_vm
 from slo_ctl.decide.entitlement import BUSY_FROM, shares_of, with_bandwidth_as_iops
 from slo_ctl.decide.levers import Wanted
@@ -23,9 +22,8 @@ from slo_ctl.decide.verdict import Delivered
 from slo_ctl.host.block_device import device_behind
 from slo_ctl.host.nvme.drive import drive_of, nsid_of
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model.device_waf import DeviceWaf
 from slo_ctl.model.host import DeviceNumber, DiskLatency
-from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.sample import DeviceWaf, StreamWindow
 from slo_ctl.model.slo import Slo
 from slo_ctl.observe.block import BlockDevice, StreamsByDevice
 

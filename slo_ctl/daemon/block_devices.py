@@ -11,31 +11,29 @@ from pathlib import Path
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
-from slo_ctl.config import DEFAULTS, Config
-from slo_ctl.config.settings import DeviceConfig
+from slo_ctl.config.settings import DEFAULTS, Config, DeviceConfig
 from slo_ctl.daemon.block import ManagedBlock, Pool
 from slo_ctl.daemon.device_view import DeviceView, Problems, view_or_problem
-from slo_ctl.daemon.drive_ops import DriveOpsControl
 from slo_ctl.daemon.files import DeviceClaims
-from slo_ctl.daemon.nvme import NvmeWatches
-from slo_ctl.daemon.occupants import nvme_occupants
+from slo_ctl.daemon.nvme import DriveOpsControl, NvmeWatches
 from slo_ctl.daemon.settings import ConfiguredBlock, DevicePolicies, VmSettings
+from slo_ctl.daemon.slos import nvme_occupants
 from slo_ctl.decide.device_use import HostState, copied_to, slo_on
 from slo_ctl.decide.levers import ManagedDevices, Throttle, Wanted, histograms_for
 from slo_ctl.decide.limit_split import ReadWriteSplits
 from slo_ctl.decide.verdict import is_behind
 from slo_ctl.drives.places import Places
+from slo_ctl.host.bio_latency import CgroupLatencies
 from slo_ctl.host.block_device import device_behind, probe
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.disk_latency import has_histogram
 from slo_ctl.host.nvme.drive import Block, controller_at, namespaces
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model.host import DeviceNumber, DiskLatency, Stream, Vm, WeightScale
-from slo_ctl.model.replies import DevicePlan
 from slo_ctl.model.setting import Setting
 from slo_ctl.model.slo import Slo
+from slo_ctl.model.status import DevicePlan
 from slo_ctl.observe.block import StreamsByDevice
-from slo_ctl.observe.cgroup_latency import CgroupLatencies
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import Inventory
 
@@ -204,7 +202,7 @@ class BlockDevices:
     ) -> dict[str, dict[DeviceNumber, list[DiskLatency]]]:
         """Latencies by VM and managed device: QEMU's histograms, else those of cgroups, else QEMU's means."""
         traced = self.numbers.values() if self._config.cgroup.latency_histograms else ()
-        latencies = self._cgroup_latencies.read(inventory, traced)
+        latencies = self._cgroup_latencies.read(inventory.tree, inventory.vms, traced)
         self._log_trace_problem(self._cgroup_latencies.problem)
         for vm, by_device in self._disk_latencies(inventory.vms, observer).items():
             for number, disks in by_device.items():

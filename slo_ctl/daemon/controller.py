@@ -15,18 +15,16 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
+from slo_ctl import tool_version
 from slo_ctl.api.messages import RefusalError
 from slo_ctl.base.clock import wait_for
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.termination import Waker
-from slo_ctl.base.version import tool_version
-from slo_ctl.config import Config
-from slo_ctl.config.settings import AccessConfig
+from slo_ctl.config.settings import AccessConfig, Config
 from slo_ctl.daemon.slos import slo_by_source
 from slo_ctl.host.libvirt import DomainXmlError
-from slo_ctl.model.replies import Health, Plan, VmSlo
 from slo_ctl.model.slo import ResolvedSlo, SloEntry, SloError, SloFields, SloUpdate, update_text
-from slo_ctl.model.status import HostStatus
+from slo_ctl.model.status import Health, HostStatus, Plan, VmSlo
 from slo_ctl.record.history_reader import SloChange, VmHistory, read_vm
 from slo_ctl.record.metrics import Metrics
 from slo_ctl.record.slo_store import SloStore, StoredSlos

@@ -1,4 +1,4 @@
-"""Parts common to all kinds of managed devices: problems, the observer, and the view for the status."""
+"""What all kinds of managed devices have: a view for the status, and problems."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from dataclasses import dataclass, field, fields, replace
 
 from slo_ctl.base.errors import ObserveGone
 from slo_ctl.base.numbers import sum_known
-from slo_ctl.config import Config
-from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.decide.verdict import Delivered
 from slo_ctl.model.sample import StreamWindow
 from slo_ctl.model.status import DeviceStatus
-from slo_ctl.observe.host import HostObserver
 
 log = logging.getLogger("slo_ctl.daemon")
 
@@ -46,31 +43,6 @@ class Problems:
                 self._logged.append(problem)
                 log.exception("device %s", device)
             self.by_device[device] = problem
-
-
-def host_observer(
-    config: Config, places: DaemonPlaces, on_change: Callable[[], None] | None = None
-) -> HostObserver:
-    """The observer of this host; another thread calls `on_change` after libvirt's domains have changed."""
-    cgroups, namespaces = configured_vms(config)
-    return HostObserver(
-        cgroup_root=config.cgroup.root,
-        libvirt_uri=config.libvirt.uri,
-        run=places.devices.run,
-        cgroups=cgroups,
-        namespaces=namespaces,
-        on_change=on_change,
-        monitor=config.libvirt.latency_histograms,
-    )
-
-
-def configured_vms(config: Config) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    """Cgroups and namespaces of the configured VMs, for `Observer.configure`."""
-    vms = config.vms.values()
-    return (
-        {vm.name: vm.cgroup for vm in vms if vm.cgroup is not None},
-        {vm.name: vm.namespaces for vm in vms if vm.namespaces},
-    )
 
 
 @dataclass(frozen=True, slots=True)

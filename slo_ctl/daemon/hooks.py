@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from slo_ctl import tool_version
 from slo_ctl.base.files import why_not_run
 from slo_ctl.base.text import printable
-from slo_ctl.base.version import tool_version
 from slo_ctl.config.settings import HooksConfig
 from slo_ctl.daemon.status import VerdictChange
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,37 +19,29 @@ from slo_ctl.base.files import remove_leftovers
 from slo_ctl.base.numbers import duration
 from slo_ctl.base.termination import Waker
 from slo_ctl.base.text import counted
-from slo_ctl.config import Config, load
-from slo_ctl.config.load import has_files
+from slo_ctl.config.load import has_files, load
+from slo_ctl.config.settings import Config
 from slo_ctl.daemon.block_devices import BlockDevices
 from slo_ctl.daemon.controller import DaemonController, Published
-from slo_ctl.daemon.device_view import (
-    DeviceView,
-    Problems,
-    configured_vms,
-    host_observer,
-    view_or_problem,
-)
+from slo_ctl.daemon.device_view import DeviceView, Problems, view_or_problem
 from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims, daemon_of
 from slo_ctl.daemon.foreign import ForeignLimits, InnerGroups
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import MANY_SENTENCES, EpochLog, decision_lines, journal_fields, outcome_line
-from slo_ctl.daemon.occupants import emulated_occupants
-from slo_ctl.daemon.recorder import Recorder
 from slo_ctl.daemon.settings import Actuators, InheritedSettings
-from slo_ctl.daemon.slos import EpochSlos, VmSlos
+from slo_ctl.daemon.slos import EpochSlos, VmSlos, emulated_occupants
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.daemon.status import EventCounters, StatusRows, VerdictChanges, status_of
 from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.model.host import Vm
-from slo_ctl.model.replies import DevicePlan, Plan
 from slo_ctl.model.setting import FTL_LEVERS, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import Slo
-from slo_ctl.model.status import HostStatus
+from slo_ctl.model.status import DevicePlan, HostStatus, Plan
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import Inventory
+from slo_ctl.record.history import Recorder
 from slo_ctl.record.metrics import Metrics
 
 log = logging.getLogger("slo_ctl.daemon")
@@ -61,51 +52,24 @@ def _counts_text(config: Config) -> str:
     return f"{devices}, {vms}"
 
 
-MIN_INTERVAL_S = 0.2
-"""Minimum time between epochs, so that each measures a window of this length."""
-
-
-class Schedule:
-    """Times of epochs, at fixed intervals of monotonic time. Late epochs are skipped, not accumulated."""
-
-    def __init__(self, epoch_s: float, now_s: float) -> None:
-        """The first epoch is due now."""
-        self._epoch_s = epoch_s
-        self._due_s = now_s
-        self._started_s = -math.inf
-        self.missed = 0
-        """Epochs that were skipped because earlier ones took too long."""
-
-    def wait_s(self, now_s: float) -> float:
-        """Time until the next epoch is due; 0 if it is due."""
-        return max(0.0, self._due_s - now_s)
-
-    def start_epoch(self, now_s: float) -> int:
-        """Start the epoch that is due, and schedule the next one. Returns the number of skipped epochs."""
-        skipped = max(0, math.floor((now_s - self._due_s) / self._epoch_s))
-        self._due_s += (skipped + 1) * self._epoch_s
-        if self._due_s <= now_s:  # The division was rounded.
-            self._due_s += self._epoch_s
-            skipped += 1
-        self.missed += skipped
-        self._started_s = now_s
-        return skipped
-
-    def bring_forward(self, now_s: float) -> None:
-        """After a change: schedule the next epoch for now, or `MIN_INTERVAL_S` after the last one.
-
-        Later epochs follow at the usual interval, so a burst of changes costs at most five epochs per second.
-        """
-        self._due_s = min(self._due_s, max(now_s, self._started_s + MIN_INTERVAL_S))
-
-    def set_interval(self, epoch_s: float, now_s: float) -> None:
-        if epoch_s != self._epoch_s:
-            self._epoch_s, self._due_s = epoch_s, now_s + epoch_s
-
-
 _MS_PER_S = 1e3
 _RESTORE_OPS_S = 1.5
 """Time that a stop waits for OPS to be restored; the device finishes moves by itself."""
+
+
+def host_observer(
+    config: Config, places: DaemonPlaces, on_change: Callable[[], None] | None = None
+) -> HostObserver:
+    """The observer of this host; another thread calls `on_change` after libvirt's domains have changed."""
+    return HostObserver(
+        cgroup_root=config.cgroup.root,
+        libvirt_uri=config.libvirt.uri,
+        run=places.devices.run,
+        cgroups=config.cgroup_of,
+        namespaces=config.namespaces_of,
+        on_change=on_change,
+        monitor=config.libvirt.latency_histograms,
+    )
 
 
 class Daemon:
@@ -164,7 +128,7 @@ class Daemon:
             claims=None if dry_run else self._claims,
         )
         self._epoch_log = EpochLog()
-        self._recorder = Recorder(places.history, config.history, clock)
+        self._recorder = Recorder(places.history, config.history.keep_s, config.history.max_bytes, clock)
         self._rows = StatusRows()
         self._verdict_changes = VerdictChanges()
         self._hooks = Hooks(config.hooks)
@@ -254,10 +218,10 @@ class Daemon:
         if (config.libvirt, config.cgroup.root) != (before.libvirt, before.cgroup.root):
             self._observer.close()
             self._observer = self._make_observer(config, self.places)
-        self._observer.configure(*configured_vms(config))
+        self._observer.configure(config.cgroup_of, config.namespaces_of)
         if config.libvirt != before.libvirt:
             self._actuators.drop_libvirt()
-        self._recorder.configure(config.history)
+        self._recorder.configure(config.history.keep_s, config.history.max_bytes)
         self._hooks.configure(config.hooks)
 
     def _listen(self, config: Config) -> None:

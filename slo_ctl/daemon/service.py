@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import signal
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ import sdnotify
 from slo_ctl.api.server import ApiServer
 from slo_ctl.base.text import counted
 from slo_ctl.daemon.files import DaemonLock
-from slo_ctl.daemon.loop import Daemon, Schedule
+from slo_ctl.daemon.loop import Daemon
 from slo_ctl.model.setting import OutcomeState
 from slo_ctl.model.status import DEGRADED, HostStatus
 
@@ -26,6 +27,48 @@ log = logging.getLogger("slo_ctl.daemon")
 _COLLECT_S = 60.0
 """Interval of Python's garbage collection, between epochs: an epoch creates many objects and few cycles, and
 automatic collections would take a tenth to a quarter of its time."""
+
+
+MIN_INTERVAL_S = 0.2
+"""Minimum time between epochs, so that each measures a window of this length."""
+
+
+class Schedule:
+    """Times of epochs, at fixed intervals of monotonic time. Late epochs are skipped, not accumulated."""
+
+    def __init__(self, epoch_s: float, now_s: float) -> None:
+        """The first epoch is due now."""
+        self._epoch_s = epoch_s
+        self._due_s = now_s
+        self._started_s = -math.inf
+        self.missed = 0
+        """Epochs that were skipped because earlier ones took too long."""
+
+    def wait_s(self, now_s: float) -> float:
+        """Time until the next epoch is due; 0 if it is due."""
+        return max(0.0, self._due_s - now_s)
+
+    def start_epoch(self, now_s: float) -> int:
+        """Start the epoch that is due, and schedule the next one. Returns the number of skipped epochs."""
+        skipped = max(0, math.floor((now_s - self._due_s) / self._epoch_s))
+        self._due_s += (skipped + 1) * self._epoch_s
+        if self._due_s <= now_s:  # The division was rounded.
+            self._due_s += self._epoch_s
+            skipped += 1
+        self.missed += skipped
+        self._started_s = now_s
+        return skipped
+
+    def bring_forward(self, now_s: float) -> None:
+        """After a change: schedule the next epoch for now, or `MIN_INTERVAL_S` after the last one.
+
+        Later epochs follow at the usual interval, so a burst of changes costs at most five epochs per second.
+        """
+        self._due_s = min(self._due_s, max(now_s, self._started_s + MIN_INTERVAL_S))
+
+    def set_interval(self, epoch_s: float, now_s: float) -> None:
+        if epoch_s != self._epoch_s:
+            self._epoch_s, self._due_s = epoch_s, now_s + epoch_s
 
 
 class StoppedAtOnce(BaseException):

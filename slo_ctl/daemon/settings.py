@@ -262,12 +262,13 @@ class Actuators:
         """`sys` and `run`: where the kernel's and systemd's files are."""
         self.active: list[Actuator[Any]] = []
         """Always the same list object."""
+        self.cgroups: CgroupActuator | None = None
+        """None on a host without block I/O in cgroups."""
         self.libvirt: LibvirtActuator | None = None
         self._histograms: LatencyHistogramActuator | None = None
         self._sys = sys
         self._run = run
         self._cgroup_tree: CgroupTree | None = None
-        self._cgroups: CgroupActuator | None = None
         self._systemd: SystemdActuator | None = None
 
     def select(
@@ -284,30 +285,25 @@ class Actuators:
         """
         if tree != self._cgroup_tree:
             self._cgroup_tree = tree
-            self._cgroups = CgroupActuator(tree, self._sys) if tree is not None and tree.io else None
+            self.cgroups = CgroupActuator(tree, self._sys) if tree is not None and tree.io else None
             if self._systemd is not None:
                 self._systemd.close()
-            self._systemd = SystemdActuator(self._cgroups, self._sys) if self._cgroups is not None else None
+            self._systemd = SystemdActuator(self.cgroups, self._sys) if self.cgroups is not None else None
         if uri is not None and self.libvirt is None:
             self.libvirt = LibvirtActuator(uri, sys=self._sys)
             self._histograms = LatencyHistogramActuator(uri)
         if self.libvirt is not None:
             # The answer depends on the schedulers in force.
             self.libvirt.systemd_maps_weights = systemd_maps_weights(tree, self._sys, self._run)
-            self.libvirt.cgroups = self._cgroups
+            self.libvirt.cgroups = self.cgroups
             self.libvirt.cgroup_of = {vm.uuid: vm.cgroup for vm in vms if vm.uuid and vm.cgroup}
-        if self._cgroups is not None:
-            self._cgroups.managed = frozenset(map(str, devices))
-        optional = (self._cgroups, self._systemd, self.libvirt, self._histograms)
+        if self.cgroups is not None:
+            self.cgroups.managed = frozenset(map(str, devices))
+        optional = (self.cgroups, self._systemd, self.libvirt, self._histograms)
         cgroup_v2 = tree.root if tree is not None and tree.version == 2 and tree.io else None
         self.active[:] = [actuator for actuator in optional if actuator is not None]
         self.active.append(BlockQueueActuator(self._sys, cgroup_v2))
         self.active += [device.actuator for device in emulated if device.sample is not None]
-
-    @property
-    def cgroups(self) -> CgroupActuator | None:
-        """That of cgroups; None on a host without block I/O in cgroups."""
-        return self._cgroups
 
     def add_device(self, device: EmulatedDevice) -> None:
         """Add a device whose server did not answer in the last epoch, if it answers now."""

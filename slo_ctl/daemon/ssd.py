@@ -9,11 +9,12 @@ from typing import Any
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.ssd import ServedFtlActuator
-from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
+from slo_ctl.base.clock import Clock
 from slo_ctl.base.text import toml_key
+from slo_ctl.config.settings import DaemonConfig
 from slo_ctl.daemon.activity import ActivityTracker, MeasuredCapacity, MoveSpeed, estimated_iops
 from slo_ctl.daemon.device_view import DeviceView, total_iops
-from slo_ctl.daemon.occupants import Occupant
+from slo_ctl.daemon.slos import Occupant
 from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.entitlement import BUSY_FROM, claim_of, entitle
 from slo_ctl.decide.policies import (
@@ -33,20 +34,16 @@ from slo_ctl.decide.scheduler import (
 )
 from slo_ctl.decide.scheduler_parameters import Choice
 from slo_ctl.decide.verdict import Delivered
-from slo_ctl.drives.control import Connect, ControlClient
+from slo_ctl.drives.control import Connect
 from slo_ctl.drives.places import RunPlaces
 from slo_ctl.drives.record import DeviceRecord, SsdRecord
 from slo_ctl.model.decision import Decision
-from slo_ctl.model.device_waf import DeviceWaf
 from slo_ctl.model.host import Tenant
-from slo_ctl.model.sample import DeviceSample, ShareBy, StreamWindow, TimingModel
+from slo_ctl.model.sample import DeviceSample, DeviceWaf, ShareBy, StreamWindow, TimingModel
 from slo_ctl.model.setting import Knob, Lever, Setting
 from slo_ctl.model.status import MoveStatus
 from slo_ctl.observe.block import merge_windows
 from slo_ctl.observe.ssd import ServedDevice
-
-DEFAULT_MOVE_BUDGET = 0.1
-"""Share of die time for moves of OPS, unless configured."""
 
 
 @dataclass(slots=True)
@@ -74,15 +71,14 @@ class EmulatedDevice:
         run: RunPlaces,
         journal: Journal,
         policy: str,
-        window_s: float,
-        share_by: ShareBy = ShareBy.PAGES,
+        config: DaemonConfig,
         *,
-        capacity_bytes: int | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        connect: Connect = ControlClient,
+        capacity_bytes: int | None,
+        clock: Clock,
+        connect: Connect,
     ) -> None:
-        """`window_s`: the status window. `journal`: shows whether OPS of the device was moved before.
-        `capacity_bytes`: for namespaces, if some of it may be unallocated.
+        """`journal`: shows whether OPS of the device was moved before. `capacity_bytes`: for namespaces, if
+        some of it may be unallocated.
         """
         self.name = record.name
         self.record = record
@@ -105,12 +101,12 @@ class EmulatedDevice:
         self._served = ServedDevice(
             run.control,
             record,
-            window_s=window_s,
+            window_s=config.window_s,
             capacity_bytes=capacity_bytes,
             clock=clock.monotonic_s,
             connect=connect,
         )
-        self._window_s = window_s
+        self._window_s = config.window_s
         self._policy: Policy[Any] = self._make_policy(policy)
         self._policy_state: _PolicyState | None = None
         """None before the first decision of the policy."""
@@ -123,11 +119,11 @@ class EmulatedDevice:
         """Whether to cancel pending moves, because another policy decided them."""
         self._settings: _Settings = {}
         """Of namespaces, as of the last epoch."""
-        self._activity = ActivityTracker(window_s, idle_after_s=window_s)
+        self._activity = ActivityTracker(config.window_s)
         self._now_s = 0.0
-        self.share_by = share_by if isinstance(record, SsdRecord) else ShareBy.DEVICE_TIME
+        self.share_by = config.share_by if isinstance(record, SsdRecord) else ShareBy.DEVICE_TIME
         """Unit of shares; of a disk, which has no flash pages, what its fair queue divides."""
-        self.move_budget = DEFAULT_MOVE_BUDGET
+        self._move_budget = config.move_budget
 
     def close(self) -> None:
         self._served.close()
@@ -198,7 +194,7 @@ class EmulatedDevice:
         self._measure_capacity(self.sample)
         self.decision = self._decide(self.sample)
         moves = self._served.moves
-        if moves is not None and "moved_blocks" in moves:
+        if moves is not None:
             going = bool(self.decision.plans) and not self.decision.pause
             self._move_speed.add(now_s, moves["moved_blocks"], going=going)
 
@@ -208,8 +204,8 @@ class EmulatedDevice:
 
     def _mark_active(self, sample: DeviceSample, now_s: float) -> DeviceSample:
         """The sample with VMs active that had requests in the status window."""
-        self._activity.idle_after_s = self._window_s * (self._served.time_scale or 1.0)
-        return self._activity.mark(replace(sample, share_by=self.share_by), now_s)
+        idle_after_s = self._window_s * (self._served.time_scale or 1.0)
+        return self._activity.mark(replace(sample, share_by=self.share_by), now_s, idle_after_s)
 
     def _measure_capacity(self, sample: DeviceSample) -> None:
         if self._served.window_length_s < self._window_s:
@@ -302,8 +298,8 @@ class EmulatedDevice:
     def move(self) -> None:
         """Start the decided moves of OPS, within the budget."""
         moves = self._served.moves
-        if moves is not None and moves["budget"] != self.move_budget:
-            self.actuator.set_move_budget(self.move_budget)
+        if moves is not None and moves["budget"] != self._move_budget:
+            self.actuator.set_move_budget(self._move_budget)
         if self._cancels_moves and moves is not None:
             if moves["pending"]:
                 self.actuator.cancel_moves()
@@ -339,7 +335,7 @@ class EmulatedDevice:
             moves=self.moves,
             time_scale=self._served.time_scale or 1.0,
             moved_s=moves["done_ns"] / 1e9 if moves else None,
-            moved_blocks=moves.get("moved_blocks") if moves else None,
+            moved_blocks=moves["moved_blocks"] if moves else None,
             vms={
                 vm: self._delivered(occupants, shares, iops, share_of, weights)
                 for vm, occupants in by_vm.items()

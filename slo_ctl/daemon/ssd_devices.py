@@ -9,7 +9,7 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import modified_ns
-from slo_ctl.config import Config
+from slo_ctl.config.settings import Config, DaemonConfig
 from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.drives.places import Places
@@ -50,8 +50,7 @@ class EmulatedDevices:
         self._versions: dict[str, _Version] = {}
         self._changes: dict[str, tuple[int, _Changes]] = {}
         """By name: modification time of the settings that were read, and their changes of namespaces."""
-        self._options = (0.0, ShareBy.PAGES, 0.0)
-        """Status window, unit of shares and move budget."""
+        self._config = DaemonConfig()
         self._sources = IdentitySources(places)
         self._profiles = ProfileStore(places.state / "profiles")
         self._profiled: dict[str, tuple[int, EmulatedDevice]] = {}
@@ -60,8 +59,8 @@ class EmulatedDevices:
     def refresh(self, config: Config) -> None:
         """Follow the configuration and the devices on disk."""
         self.notes = []
-        options = (config.daemon.window_s, config.daemon.share_by, config.daemon.move_budget)
-        changed, self._options = options != self._options, options
+        changed = _options_of_devices(config.daemon) != _options_of_devices(self._config)
+        self._config = config.daemon
         listed = {device.name: device for device in config.devices if device.path is None}
         self.names = existing = frozenset(self._store.names())
         for name in listed.keys() - existing:
@@ -123,14 +122,12 @@ class EmulatedDevices:
             self._close(name)
         self._journal.identify(_identities(record, version[2]))
         run = self._store.places.run_of(name)
-        window_s, share_by, move_budget = self._options
         device = EmulatedDevice(
-            *(record, run, self._journal, policy, window_s, share_by),
+            *(record, run, self._journal, policy, self._config),
             capacity_bytes=capacity_bytes,
             clock=self._clock,
             connect=self._connect,
         )
-        device.move_budget = move_budget
         if same_device:
             device.keep_split()
         self.devices[name], self._versions[name] = device, version
@@ -167,6 +164,11 @@ class EmulatedDevices:
     def close(self) -> None:
         for device in self.devices.values():
             device.close()
+
+
+def _options_of_devices(config: DaemonConfig) -> tuple[float, ShareBy, float]:
+    """Options with which a device is opened again after they have changed."""
+    return config.window_s, config.share_by, config.move_budget
 
 
 def _identities(record: DeviceRecord, changes: _Changes) -> dict[str, str]:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from slo_ctl.model.device_waf import DeviceWaf, MediaCounters, WafSource
+from slo_ctl.model.sample import DeviceWaf, MediaCounters, WafSource
 
 ORDER = (WafSource.FTL, WafSource.FDP, WafSource.ENDURANCE_GROUP, WafSource.OCP)
 """Sources, the most accurate first: an FTL counts pages, FDP bytes of one endurance group, and OCP's log is

@@ -12,14 +12,13 @@ from pathlib import Path
 from string import ascii_lowercase
 from xml.etree import ElementTree
 
-from slo_ctl.base.accounts import group_name, groups_of, user_name
+from slo_ctl.base.accounts import Peer, group_name, groups_of, user_name
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.drives.places import ExportPaths, Places, RunPlaces
 from slo_ctl.drives.status import DriveStatus, NamespaceStatus
 from slo_ctl.host.libvirt import DomainXmlError, disk_of, parse_domain
-from slo_ctl.host.peer import Peer
 from slo_ctl.host.processes import connections, tcp_connections
 from slo_ctl.model.host import Tenant
 

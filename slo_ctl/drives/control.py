@@ -1,14 +1,50 @@
-"""Client of the server's control socket: JSON lines, version 1."""
+"""The server of emulated drives: its program, and a client of its control socket (JSON lines, version 1)."""
 
 from __future__ import annotations
 
 import json
+import os
 import socket
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json
+
+import ftl_emul
+from slo_ctl.base.errors import UserError
+
+SERVER_VARIABLE = "SLO_CTL_SERVER"
+SERVER_FILE = "ftl-serve"
+
+
+def find_server() -> Path:
+    """Path of the server program. Raises UserError if it was not built."""
+    named = os.environ.get(SERVER_VARIABLE)
+    if named:
+        if not Path(named).is_file():
+            raise UserError(
+                f"{SERVER_VARIABLE}: file {named} not found",
+                f"set it to the path of {SERVER_FILE}, or unset it",
+            )
+        return Path(named).absolute()
+    for folder in _folders():
+        if (folder / SERVER_FILE).is_file():
+            return folder / SERVER_FILE
+    raise UserError(
+        f"the server {SERVER_FILE} is not built",
+        f"in a source tree run `make setup` or `cargo build --release -p ftl-serve`; "
+        f"elsewhere set {SERVER_VARIABLE} to its path",
+    )
+
+
+def _folders() -> list[Path]:
+    package = Path(ftl_emul.__file__).parent
+    return [package, package.parent / "target" / "release", Path(sysconfig.get_path("platlib")) / "slo_ctl"]
+
+
+# The control socket.
 
 VERSION = 1
 MAX_REPLY_BYTES = 16 << 20
@@ -68,20 +104,11 @@ class ControlClient:
 
     def brief_statistics(self) -> dict[str, Any]:
         """The part of `statistics` that is needed in every epoch."""
-        return self._statistics_instead_of("stats", brief=True)
+        return self.command("stats", brief=True)
 
     def settings(self) -> dict[str, Any]:
         """Weight and limits of every namespace, and the scheduler, named as in `statistics`."""
-        return self._statistics_instead_of("settings")
-
-    def _statistics_instead_of(self, op: str, **fields: object) -> dict[str, Any]:
-        """The reply to `op`; all statistics from a server of an earlier release, which does not know it."""
-        try:
-            return self.command(op, **fields)
-        except ControlError as error:
-            if error.code != "malformed":
-                raise
-            return self.statistics()
+        return self.command("settings")
 
     def move_ops(self, source: str | None, target: str | None, blocks: int) -> None:
         """Move OPS blocks between namespaces; None: the spare blocks of the device."""

@@ -23,15 +23,15 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import modified_ns
 from slo_ctl.base.termination import stop_requests
 from slo_ctl.base.text import printable
-from slo_ctl.drives.record import SETTINGS_FILE, DeviceRecord, read_settings
-from slo_ctl.drives.serving import (
+from slo_ctl.drives.control import find_server
+from slo_ctl.drives.listening import (
     NamespaceSockets,
     NvmeTcp,
-    find_server,
     listening,
     listening_for_nvme,
     listening_for_vhost_user,
 )
+from slo_ctl.drives.record import SETTINGS_FILE, DeviceRecord, read_settings
 from slo_ctl.drives.store import DeviceStore, ServedError
 
 _READY_POLL_S = 0.01

@@ -27,7 +27,7 @@ from slo_ctl.base.files import (
 )
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.drives.control import VERSION, ControlClient, ControlError
+from slo_ctl.drives.control import VERSION, ControlClient, ControlError, find_server
 from slo_ctl.drives.places import Places
 from slo_ctl.drives.record import (
     PRECONDITIONED_FILE,
@@ -42,7 +42,6 @@ from slo_ctl.drives.record import (
     require_ssd,
     to_toml,
 )
-from slo_ctl.drives.serving import find_server
 
 _LOCK = "lock"
 _AS_OWNER = "run as its owner"

@@ -10,7 +10,7 @@ import subprocess
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from typing import Any
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import is_readable
 from slo_ctl.host.calls import WatchThread
+from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.disk_latency import BOUNDARIES_NS
-from slo_ctl.model.host import DeviceNumber, DiskLatency, LatencyCounts
+from slo_ctl.model.host import DeviceNumber, DiskLatency, LatencyCounts, Vm
 
 PROGRAM = "bpftrace"
 LEAST_VERSION = (0, 19)
@@ -256,3 +257,81 @@ def _exit_reason(messages: Iterable[str], child: subprocess.Popen[bytes]) -> str
         status = child.wait(_END_S)
         return f"status {status}" if status >= 0 else f"signal {-status}"
     return "it closed its output"
+
+
+# The VMs of the cgroups.
+
+MAX_OTHERS = 4096
+"""Groups of no VM that are remembered, so that directories are not read again for each of their requests. New
+ones come all the time: each session and each job has one."""
+
+
+class CgroupMembers:
+    """The VM of an inode: that of the VM's cgroup or of a group inside it."""
+
+    def __init__(self) -> None:
+        self._folders: Mapping[str, str] = {}
+        self._vms: dict[int, str | None] = {}
+        """VM by inode; None: the group belongs to no VM."""
+
+    def find(self, folders: Mapping[str, str], inodes: Set[int]) -> Mapping[int, str | None]:
+        """VM of each of `inodes`; `folders` has the VM by the directory of its cgroup.
+
+        Reads the directories only if `folders` or `inodes` have new entries.
+        """
+        if folders != self._folders:
+            self._folders, self._vms = dict(folders), {}
+        if not self._vms.keys() >= inodes:
+            without_vm = {inode for inode, vm in self._vms.items() if vm is None}
+            if len(without_vm) > MAX_OTHERS:
+                without_vm = set()
+            self._vms = dict.fromkeys(without_vm | inodes)
+            # If the group of one VM is inside that of another, the inner one has the longer path and wins.
+            for folder in sorted(folders, key=len):
+                self._vms |= dict.fromkeys(_inodes_below(folder), folders[folder])
+        return self._vms
+
+
+def _inodes_below(folder: str) -> Iterator[int]:
+    for path, _, _ in os.walk(folder):
+        try:
+            yield Path(path).stat().st_ino
+        except OSError:
+            continue  # it was removed
+
+
+class CgroupLatencies:
+    """Latencies of VMs by their cgroups, for VMs without QEMU's histograms."""
+
+    def __init__(self) -> None:
+        self._latencies = BioLatencies()
+        self._members = CgroupMembers()
+
+    @property
+    def expected(self) -> bool:
+        """Whether the p99 of a VM with requests is known, or will be soon."""
+        return self._latencies.running or not self._latencies.problem
+
+    @property
+    def problem(self) -> str:
+        """Why latencies are not measured; may be empty."""
+        return self._latencies.problem
+
+    def read(
+        self, tree: CgroupTree | None, vms: Iterable[Vm], devices: Collection[DeviceNumber]
+    ) -> dict[str, dict[DeviceNumber, list[DiskLatency]]]:
+        """The latest latencies, by VM and device; the same objects as before if there are no newer ones."""
+        latest = self._latencies.latest(devices)
+        if not latest or tree is None:
+            return {}
+        folders = {str(tree.folder(vm.cgroup)): vm.name for vm in vms if vm.cgroup}
+        owners = self._members.find(folders, {cgroup for cgroup, _ in latest})
+        self._latencies.forget({cgroup for cgroup, _ in latest if owners[cgroup] is None})
+        by_vm: dict[str, dict[DeviceNumber, list[DiskLatency]]] = {}
+        for (cgroup, device), latency in latest.items():
+            if (vm := owners[cgroup]) is not None:
+                by_vm.setdefault(vm, {}).setdefault(device, []).append(latency)
+        return by_vm
+
+    def close(self) -> None:
+        self._latencies.close()

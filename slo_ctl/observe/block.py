@@ -86,15 +86,15 @@ def latency_increase(first: LatencyCounts, last: LatencyCounts) -> LatencyCounts
     return LatencyCounts(last.bounds_s, counts, last.sum_s - first.sum_s)
 
 
-def quantile_s(latency: LatencyCounts, quantile: float = _QUANTILE) -> float | None:
-    """A quantile, interpolated linearly between bounds; None without bounds or requests.
+def p99_of(latency: LatencyCounts) -> float | None:
+    """The p99 in seconds, interpolated linearly between bounds; None without bounds or requests.
 
     Latencies above the last bound count as equal to it.
     """
     total = sum(latency.counts)
     if not latency.bounds_s or total == 0:
         return None
-    rank, below = quantile * total, 0
+    rank, below = _QUANTILE * total, 0
     lower_s = 0.0
     for bound_s, count in zip(latency.bounds_s, latency.counts, strict=False):
         if count and below + count >= rank:
@@ -156,7 +156,7 @@ class LatencyWindow:
             write_latency=latency_increase(base.writes, last.writes),
         )
         window = window._replace(
-            totals=totals, p99_read_us=_us(quantile_s(reads)), p99_write_us=_us(quantile_s(writes))
+            totals=totals, p99_read_us=_us(p99_of(reads)), p99_write_us=_us(p99_of(writes))
         )
         length_s = self._readings.length_s
         if length_s <= 0:

@@ -241,7 +241,7 @@ class ServedDevice:
 
     def _sample(self, statistics: dict[str, Any], keys: Mapping[str, str]) -> DeviceSample:
         self.time_scale = statistics["time_scale"]
-        self.scheduler = str(statistics.get("scheduler", self._record.scheduler))
+        self.scheduler = str(statistics["scheduler"])
         now_ns = statistics["now_ns"] if self.time_scale is not None else round(self._clock() * _NS_PER_S)
         namespaces = {namespace["name"]: namespace for namespace in statistics["namespaces"]}
         totals = {name: _reading(namespace, now_ns) for name, namespace in namespaces.items()}

@@ -1,24 +1,27 @@
 """History of observations and actions, in SQLite.
 
-Only the daemon writes, with `History`. Readers open their own connection (history_reader.py), which WAL
+Only the daemon writes, with `Recorder`. Readers open their own connection (history_reader.py), which WAL
 allows at the same time. Commits do not wait for the disk: after a power failure the last seconds may be
 missing, but the file is not damaged.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Never
 
+from slo_ctl.base.clock import Clock
 from slo_ctl.model.setting import Outcome, OutcomeState, SettingValue
 from slo_ctl.model.status import DeviceStatus, HostStatus, VmStatus
 from slo_ctl.record.history_reader import SloChange, storable
@@ -30,6 +33,8 @@ from slo_ctl.record.history_schema import (
     is_damage,
     migrate,
 )
+
+log = logging.getLogger("slo_ctl.daemon")
 
 # Writing an epoch: its samples, and the changes of everything else since the epoch before.
 
@@ -384,3 +389,62 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+# Recording the epochs of the daemon.
+
+_MAX_SLO_CHANGES = 10_000
+_LEAST_JUMP_S = 60.0
+"""Smaller jumps of the clock delete next to nothing."""
+_DISTRUST_S = 86_400.0
+
+
+class Recorder:
+    """Writes the history, also when the file cannot be written and when the clock is set.
+
+    After an error the next epoch tries again.
+    """
+
+    def __init__(self, path: Path, keep_s: float, max_bytes: int, clock: Clock) -> None:
+        """`keep_s` and `max_bytes`: as for `History`."""
+        self.problem = ""
+        """Why the last epoch was not written; empty if it was."""
+        self._history = History(path, keep_s, max_bytes)
+        self._limits = keep_s, max_bytes
+        self._clock = clock
+        self._drop_old_from_s = -math.inf
+        """Monotonic time from which entries are deleted by age."""
+        self._slo_changes: deque[tuple[str, SloChange]] = deque(maxlen=_MAX_SLO_CHANGES)
+        """Changes not yet written, with their VMs."""
+
+    def configure(self, keep_s: float, max_bytes: int) -> None:
+        if (keep_s, max_bytes) != self._limits:
+            self._limits = keep_s, max_bytes
+            self._history.close()
+            self._history = History(self._history.path, keep_s, max_bytes)
+
+    def clock_was_set(self, jump_s: float) -> None:
+        """For a day after a jump forward, which may be an error, nothing is deleted for being too old."""
+        if jump_s >= _LEAST_JUMP_S:
+            self._drop_old_from_s = self._clock.monotonic_s() + _DISTRUST_S
+            log.warning("history: entries are not deleted by age for a day, as the clock may be wrong")
+        elif jump_s <= -_LEAST_JUMP_S:
+            self._drop_old_from_s = -math.inf
+
+    def add(
+        self, status: HostStatus, outcomes: Sequence[Outcome], slo_changes: Sequence[tuple[str, SloChange]]
+    ) -> None:
+        self._slo_changes.extend(slo_changes)
+        try:
+            drop_old = self._clock.monotonic_s() >= self._drop_old_from_s
+            self._history.add(status, outcomes, self._slo_changes, drop_old=drop_old)
+        except HistoryError as error:
+            if str(error) != self.problem:
+                log.warning("%s", error)
+            self.problem = str(error)
+        else:
+            self.problem = ""
+            self._slo_changes.clear()
+
+    def close(self) -> None:
+        self._history.close()

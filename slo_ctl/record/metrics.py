@@ -19,8 +19,8 @@ from prometheus_client.core import (
     Metric,
 )
 
+from slo_ctl import tool_version
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.version import tool_version
 from slo_ctl.host.sockets import host_and_port
 from slo_ctl.model.host import IoCounters, LatencyCounts
 from slo_ctl.model.setting import OutcomeState

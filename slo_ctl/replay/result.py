@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
+from slo_ctl import tool_version
 from slo_ctl.base.json_store import StrictModel
-from slo_ctl.base.version import tool_version
 from slo_ctl.decide.limit_control import at_limit
 from slo_ctl.decide.verdict import Delivered, Judgement, judge
 from slo_ctl.model.sample import StreamWindow

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import tempfile
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, BrokenExecutor, ProcessPoolExecutor, wait
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, BrokenExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from ftl_emul import Device
 from slo_ctl.base import numbers
@@ -29,36 +27,11 @@ from slo_ctl.replay.policy_run import PolicyRun
 from slo_ctl.replay.result import DeviceResult, DeviceTiming, Result, RunResult
 from slo_ctl.replay.scenario import Scenario, Window
 from slo_ctl.replay.scenario_text import command_line
+from slo_ctl.replay.workers import become_worker, local_executor
 
 _MERGE_VICTIMS = {"bast": "least recently written log block", "fast": "oldest log block"}
 _ALONE_PART = 0.25
 """Share of the duration for which a VM runs alone, as it then writes about as much as all together."""
-
-
-def become_worker() -> None:
-    """Leave it to the parent to stop this process: by the executor, or by its own death.
-
-    Signals that the whole process group receives from a terminal are ignored.
-    """
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """Without this, a worker whose parent was killed would wait for tasks for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def local_executor(
-    workers: int, initializer: Callable[..., None] = become_worker, arguments: tuple[Any, ...] = ()
-) -> ProcessPoolExecutor:
-    """A pool of processes, each of which first calls `initializer(*arguments)`."""
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(max(1, workers), context, initializer, arguments)
 
 
 def plan_of(scenario: Scenario) -> DrivePlan:
@@ -73,7 +46,7 @@ def plan_of(scenario: Scenario) -> DrivePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class RunTask:
     """One replay: of all VMs under a policy, or of one VM alone."""
 
     policy: str
@@ -93,7 +66,7 @@ def run(scenario: Scenario, progress: ProgressSink, jobs: int = 1) -> Result:
     so far (`complete` is then False). Raises UserError and TraceError before the first run.
     """
     tasks = _tasks(scenario)
-    done: dict[Task, RunResult] = {}
+    done: dict[RunTask, RunResult] = {}
     with PreparedRuns(scenario, progress) as stage:
         try:
             if jobs > 1 and len(tasks) > 1:
@@ -116,10 +89,10 @@ def run(scenario: Scenario, progress: ProgressSink, jobs: int = 1) -> Result:
         )
 
 
-def _tasks(scenario: Scenario) -> list[Task]:
-    tasks = [Task(name) for name in scenario.policies]
+def _tasks(scenario: Scenario) -> list[RunTask]:
+    tasks = [RunTask(name) for name in scenario.policies]
     if scenario.measure_alone and len(scenario.vms) > 1 and scenario.timing is not TimingModel.NONE:
-        tasks += [Task("shared", vm.name) for vm in scenario.vms]
+        tasks += [RunTask("shared", vm.name) for vm in scenario.vms]
     return tasks
 
 
@@ -270,7 +243,7 @@ class PreparedRuns:
         return tenants
 
 
-def _play(scenario: Scenario, stage: PreparedRuns, task: Task, progress: ProgressSink) -> RunResult:
+def _play(scenario: Scenario, stage: PreparedRuns, task: RunTask, progress: ProgressSink) -> RunResult:
     """Run one task. Raises KeyboardInterrupt if the run of a VM alone is interrupted."""
     policy, scheduler = make_policy(task.policy), policy_entry(task.policy).scheduler
     if task.alone:
@@ -302,7 +275,7 @@ def _single(scenario: Scenario, name: str) -> Scenario:
     )
 
 
-def _with_alone(done: Mapping[Task, RunResult]) -> list[RunResult]:
+def _with_alone(done: Mapping[RunTask, RunResult]) -> list[RunResult]:
     """The runs of all VMs, with the results of each VM alone."""
     alone = {
         task.alone: {"alone_iops": vm.iops, "alone_victim_u": vm.victim_u}
@@ -345,7 +318,7 @@ def _init_worker(scenario: Scenario, prepared: Prepared, amounts: SimpleQueue[fl
     _worker = _Worker(scenario, PreparedRuns(scenario, Silent(), prepared), amounts, stop)
 
 
-def _play_in_worker(task: Task) -> RunResult:
+def _play_in_worker(task: RunTask) -> RunResult:
     if _worker is None:
         raise AssertionError("_init_worker was not called")
     return _play(_worker.scenario, _worker.stage, task, _worker)
@@ -354,10 +327,10 @@ def _play_in_worker(task: Task) -> RunResult:
 def _play_on_workers(
     scenario: Scenario,
     stage: PreparedRuns,
-    tasks: Sequence[Task],
+    tasks: Sequence[RunTask],
     jobs: int,
     progress: ProgressSink,
-    done: dict[Task, RunResult],
+    done: dict[RunTask, RunResult],
 ) -> None:
     """Fill `done` in the order of `tasks`; after Ctrl-C with completed ones. Raises KeyboardInterrupt."""
     prepared = stage.prepare(make_policy(task.policy).placement for task in tasks)

@@ -25,14 +25,14 @@ from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import TOLERANCE, RunResult, VmResult
 from slo_ctl.replay.scenario_build import build_scenario
 from slo_ctl.replay.scenario_text import ScenarioText
-from slo_ctl.replay.sweep_workers import GivenUp, on_cluster, on_processes
+from slo_ctl.replay.workers import GivenUp, on_cluster, on_local_workers
 
 _PAGE_BYTES = 4096
 _DIGEST_LENGTH = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SweepPoint:
     """Parameters of one replay."""
 
     scenario: str
@@ -48,7 +48,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Point):
+class Row(SweepPoint):
     """Parameters and result of one replay."""
 
     pages_s: float
@@ -64,9 +64,9 @@ class Row(Point):
     """Of the scenario that was replayed, see `digest_of`."""
 
     @property
-    def point(self) -> Point:
+    def point(self) -> SweepPoint:
         """Parameters of the replay."""
-        return Point(*(getattr(self, field.name) for field in fields(Point)))
+        return SweepPoint(*(getattr(self, field.name) for field in fields(SweepPoint)))
 
 
 def notes_about(base: ScenarioText, policies: Collection[str], seeds: int) -> list[str]:
@@ -94,7 +94,7 @@ def digest_of(base: ScenarioText) -> str:
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
 
 
-def scenario_text(base: ScenarioText, point: Point) -> ScenarioText:
+def scenario_at(base: ScenarioText, point: SweepPoint) -> ScenarioText:
     """The scenario with `point.vms` copies of its VMs on the drive of `point`."""
     text = copy.deepcopy(base)
     if point.drive:
@@ -127,10 +127,10 @@ def _use_rest_as_ops(text: ScenarioText) -> None:
         text.device["op"] = f"{100 * (spec.size_bytes * (1 + spec.op) / occupied - 1):.6f}%"
 
 
-def replay(base: ScenarioText, point: Point) -> Row:
+def replay(base: ScenarioText, point: SweepPoint) -> Row:
     """Run a point; if the VMs do not fit on the drive, the row says so."""
     try:
-        scenario = build_scenario(scenario_text(base, point))
+        scenario = build_scenario(scenario_at(base, point))
         run = engine.run(scenario, Silent()).runs[-1]
     except UserError as error:
         return Row(
@@ -220,11 +220,11 @@ def _row(values: Mapping[str, str | None]) -> Row | None:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepResult:
+class SweepRows:
     """Rows of a sweep, and points without a row."""
 
     rows: list[Row]
-    missing: dict[Point, str]
+    missing: dict[SweepPoint, str]
     """Reason by point without a row; the same command runs them."""
     interrupted: bool = False
     """Whether Ctrl-C ended the sweep."""
@@ -232,13 +232,13 @@ class SweepResult:
 
 def sweep(
     bases: Mapping[str, ScenarioText],
-    points: Sequence[Point],
+    points: Sequence[SweepPoint],
     out: Path,
     jobs: int,
     progress: ProgressSink,
     *,
     dask: str | None = None,
-) -> SweepResult:
+) -> SweepRows:
     """Run the points that are not in `out`, and add each to it. `bases`: scenarios by name.
 
     Ctrl-C ends it with the completed points. `dask`: scheduler of workers to use instead of local processes.
@@ -257,7 +257,7 @@ def sweep(
     left = [point for point in points if point not in rows]
     # Replays with many VMs take longest: start them first, so that no process is the last for long.
     left.sort(key=lambda point: point.vms, reverse=True)
-    lost: dict[Point, str] = {}
+    lost: dict[SweepPoint, str] = {}
     interrupted = False
     phase = progress.phase("sweep", len(points), "replays")
     phase.advance(len(points) - len(left))
@@ -280,22 +280,22 @@ def sweep(
         _write_parquet(out, list(rows.values()))
         lines.unlink()
     missing = {point: lost.get(point, "interrupted") for point in points if point not in rows}
-    return SweepResult([rows[point] for point in points if point in rows], missing, interrupted)
+    return SweepRows([rows[point] for point in points if point in rows], missing, interrupted)
 
 
 def _run_all(
     bases: Mapping[str, ScenarioText],
-    points: Sequence[Point],
+    points: Sequence[SweepPoint],
     jobs: int,
     progress: ProgressSink,
     dask: str | None,
-) -> Iterator[tuple[Point, Row | GivenUp]]:
+) -> Iterator[tuple[SweepPoint, Row | GivenUp]]:
     """Run the points; yields results as they complete."""
     arguments = {point: (bases[point.scenario], point) for point in points}
     if dask is not None:
         return on_cluster(replay, arguments, dask) if points else iter(())
     if jobs > 1:
-        return on_processes(replay, arguments, jobs, progress)
+        return on_local_workers(replay, arguments, jobs, progress)
     return ((point, replay(*words)) for point, words in arguments.items())
 
 
@@ -332,7 +332,7 @@ class Capacity:
     """Why it cannot run more; empty if that was not tried, or which replays are missing."""
 
 
-def capacities(rows: Sequence[Row], missing: Collection[Point] = ()) -> list[Capacity]:
+def capacities(rows: Sequence[Row], missing: Collection[SweepPoint] = ()) -> list[Capacity]:
     """Capacities by scenario, drive, OP and policy. `missing`: points without a row."""
     found = []
     for key in dict.fromkeys(map(_drive_of, rows)):
@@ -364,7 +364,7 @@ def capacities(rows: Sequence[Row], missing: Collection[Point] = ()) -> list[Cap
     return found
 
 
-def _drive_of(point: Point) -> tuple[str, str, str, str]:
+def _drive_of(point: SweepPoint) -> tuple[str, str, str, str]:
     """What a capacity is of."""
     return point.scenario, point.drive, point.op, point.policy
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slo_ctl import tool_version
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
-from slo_ctl.base.version import tool_version
 from slo_ctl.model.slo import Slo
 from slo_ctl.show.history import DAY_S, HistoryEvent, clock, folded_events
 from slo_ctl.show.history_summary import (

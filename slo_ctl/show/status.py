@@ -11,7 +11,7 @@ from rich.text import Text
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import counted, printable
-from slo_ctl.model.device_waf import WafSource
+from slo_ctl.model.sample import WafSource
 from slo_ctl.model.setting import Outcome, OutcomeState, change_of
 from slo_ctl.model.status import DEGRADED, HostStatus, Verdict, VmStatus
 from slo_ctl.show.terminal import Column, table_of
@@ -19,9 +19,8 @@ from slo_ctl.show.terminal import Column, table_of
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from slo_ctl.model.replies import DevicePlan
     from slo_ctl.model.setting import SettingValue
-    from slo_ctl.model.status import DeviceStatus
+    from slo_ctl.model.status import DevicePlan, DeviceStatus
 
 STYLES = {
     Verdict.OK: "green",

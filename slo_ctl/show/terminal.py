@@ -225,31 +225,31 @@ def progress_on_stderr(quiet: bool = False) -> Iterator[ProgressSink]:
         yield Silent()
     elif can_redraw(sys.stderr):
         with _bars(sys.stderr) as progress:
-            yield Bars(progress)
+            yield ProgressBars(progress)
     else:
-        yield Lines(sys.stderr)
+        yield ProgressLines(sys.stderr)
 
 
 _LINE_INTERVAL_S = 10.0
 
 
-class Bars:
+class ProgressBars:
     """One bar per phase, with the remaining time."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
-    def phase(self, name: str, total: float | None, unit: str) -> Bar:
+    def phase(self, name: str, total: float | None, unit: str) -> ProgressBar:
         """A new bar below the others."""
         task = self._progress.add_task(printable(name), total=total, unit=unit)
-        return Bar(self._progress, task)
+        return ProgressBar(self._progress, task)
 
     def note(self, text: str) -> None:
         """A line above the bars."""
         self._progress.console.print(Text(printable(text)))
 
 
-class Bar:
+class ProgressBar:
     """One phase as a bar."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
@@ -267,7 +267,7 @@ class Bar:
         self._progress.stop_task(self._task)
 
 
-class Lines:
+class ProgressLines:
     """Lines at the start and the end of a phase, and every _LINE_INTERVAL_S in between."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:

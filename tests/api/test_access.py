@@ -19,10 +19,10 @@ import pytest
 from test_api_server import FakeController
 
 from slo_ctl.api.server import ApiServer
+from slo_ctl.base.accounts import Peer, is_entry, peer_of, why_unknown
 from slo_ctl.config.settings import AccessConfig, Right
-from slo_ctl.host.peer import Peer, is_entry, peer_of, why_unknown
-from slo_ctl.model.replies import VmSlo
 from slo_ctl.model.slo import SloUpdate
+from slo_ctl.model.status import VmSlo
 
 NOBODY = pwd.getpwnam("nobody")
 DAEMON = grp.getgrnam("daemon")

@@ -28,9 +28,8 @@ from slo_ctl.api.messages import RefusalError
 from slo_ctl.api.server import MAX_CONNECTIONS, ApiServer
 from slo_ctl.base.errors import SilentError, UnreachableError, UserError
 from slo_ctl.config.settings import AccessConfig
-from slo_ctl.model.replies import DevicePlan, Health, Plan, VmSlo
 from slo_ctl.model.slo import Slo, SloUpdate
-from slo_ctl.model.status import DeviceStatus, HostStatus, Verdict, VmStatus
+from slo_ctl.model.status import DevicePlan, DeviceStatus, Health, HostStatus, Plan, Verdict, VmSlo, VmStatus
 from slo_ctl.model.status_json import from_json
 from slo_ctl.record.history_reader import Point, VmHistory
 from slo_ctl.record.history_schema import HistoryError

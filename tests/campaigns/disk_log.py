@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
-from slo_ctl.drives.serving import SERVER_VARIABLE, find_server
+from slo_ctl.drives.control import SERVER_VARIABLE, find_server
 
 from .contents import SECTOR
 from .faults import GuaranteeError

@@ -12,8 +12,8 @@ from fake_status import outcome
 
 from slo_ctl.act.journal import Journal, Original
 from slo_ctl.cli import app
-from slo_ctl.model.replies import DevicePlan, Plan
 from slo_ctl.model.setting import Knob, Lever, OutcomeState
+from slo_ctl.model.status import DevicePlan, Plan
 from slo_ctl.model.status_json import plain
 
 SAME = outcome("web", OutcomeState.UNCHANGED)

@@ -16,7 +16,7 @@ import pytest
 
 from slo_ctl.cli import app
 from slo_ctl.cli.sweep import _summary
-from slo_ctl.replay.sweep import Point, Row, capacities, lines_of
+from slo_ctl.replay.sweep import Row, SweepPoint, capacities, lines_of
 
 SCENARIO = """\
 duration = "2x"
@@ -95,11 +95,11 @@ def test_changed_scenario_is_not_mixed_with_earlier_replays(
 def test_missing_replays_are_not_taken_for_a_drive_that_supports_nothing() -> None:
     drive = ("web", "", "15%", "shared")
     known = [Row(*drive, vms, seed, 1.0, 1.0, 1.0, 1.0, unmet=0) for vms, seed in ((1, 1), (1, 2), (3, 1))]
-    (capacity,) = capacities(known, [Point(*drive, 2, 1), Point(*drive, 3, 2)])
+    (capacity,) = capacities(known, [SweepPoint(*drive, 2, 1), SweepPoint(*drive, 3, 2)])
     assert (capacity.most_vms, capacity.may_be_more) == (1, True)
     assert capacity.limit == "2: 1 replay is missing"
     # Replays with many VMs are run first.
-    (capacity,) = capacities(known[2:], [Point(*drive, 1, 1), Point(*drive, 1, 2)])
+    (capacity,) = capacities(known[2:], [SweepPoint(*drive, 1, 1), SweepPoint(*drive, 1, 2)])
     assert (capacity.most_vms, capacity.may_be_more) == (0, True)
     assert _summary([capacity]) == "not known, as replays are missing"
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.config import DEFAULTS, Config, DaemonConfig, DeviceConfig, HistoryConfig, load
 from slo_ctl.config import toml_file as file_module
-from slo_ctl.config.load import find_errors
+from slo_ctl.config.load import find_errors, load
+from slo_ctl.config.settings import DEFAULTS, Config, DaemonConfig, DeviceConfig, HistoryConfig
 from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.host.cgroup import DEFAULT_ROOT
 from slo_ctl.host.libvirt import DEFAULT_URI

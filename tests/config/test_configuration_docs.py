@@ -10,7 +10,9 @@ import pytest
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import parse_bytes, parse_time_s
-from slo_ctl.config import DEFAULTS, load, schema
+from slo_ctl.config import schema
+from slo_ctl.config.load import load
+from slo_ctl.config.settings import DEFAULTS
 from slo_ctl.host.libvirt import fields_of
 from slo_ctl.model.slo import CONFIG_KEYS, FIELD_NAMES, GROUP_FIELDS, SYNONYMS
 

@@ -9,11 +9,10 @@ import pytest
 from fake_status import AT, host_status, vm_status
 
 from slo_ctl.base.clock import Clock, ClockJumps
-from slo_ctl.config import Config
-from slo_ctl.config.settings import HistoryConfig, LibvirtConfig
+from slo_ctl.config.settings import Config, LibvirtConfig
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.daemon.loop import Daemon
-from slo_ctl.daemon.recorder import Recorder
+from slo_ctl.record.history import Recorder
 from slo_ctl.record.history_reader import read_vm
 
 DAY_S = 86_400.0
@@ -71,7 +70,7 @@ class Recording:
 
     def __init__(self, path: Path, machine: Machine) -> None:
         self.path, self.machine = path, machine
-        self.recorder = Recorder(path, HistoryConfig(keep_s=DAY_S), machine.clock)
+        self.recorder = Recorder(path, DAY_S, 1 << 30, machine.clock)
         self.start = machine.clock.time_s()
         self.run(600)
 

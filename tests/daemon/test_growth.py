@@ -11,17 +11,16 @@ from serving import make_device
 
 from slo_ctl.act.journal import Journal, Original
 from slo_ctl.act.libvirt import LibvirtActuator
-from slo_ctl.config import Config
-from slo_ctl.config.settings import DeviceConfig
+from slo_ctl.config.settings import Config, DeviceConfig
 from slo_ctl.daemon.device_view import Problems
 from slo_ctl.daemon.log import EpochLog
 from slo_ctl.daemon.settings import InheritedSettings
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.drives.places import places
 from slo_ctl.drives.store import DeviceStore
+from slo_ctl.host.bio_latency import MAX_OTHERS, CgroupMembers
 from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, Vm, VmState
 from slo_ctl.model.setting import Knob, Lever
-from slo_ctl.observe.cgroup_latency import MAX_OTHERS, CgroupMembers
 from slo_ctl.observe.streams import Inventory
 
 

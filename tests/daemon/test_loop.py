@@ -18,8 +18,8 @@ import pytest
 from slo_ctl.act.journal import Journal, Original
 from slo_ctl.api.messages import RefusalError
 from slo_ctl.base.errors import UserError
-from slo_ctl.config import Config, load
-from slo_ctl.config.settings import DaemonConfig, HooksConfig, LibvirtConfig
+from slo_ctl.config.load import load
+from slo_ctl.config.settings import Config, DaemonConfig, HooksConfig, LibvirtConfig
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.daemon.log import RecentSentences
 from slo_ctl.daemon.loop import Daemon

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.daemon.loop import MIN_INTERVAL_S, Schedule
+from slo_ctl.daemon.service import MIN_INTERVAL_S, Schedule
 
 
 def test_epochs_start_at_multiples_of_their_length() -> None:

@@ -14,10 +14,9 @@ from serving import make_device
 from slo_ctl.act.journal import Journal, Original
 from slo_ctl.base.clock import now_text
 from slo_ctl.cli import app
-from slo_ctl.config import Config
-from slo_ctl.config.settings import DeviceConfig
+from slo_ctl.config.settings import Config, DeviceConfig
 from slo_ctl.daemon.activity import ActivityTracker, MoveSpeed
-from slo_ctl.daemon.occupants import Occupant
+from slo_ctl.daemon.slos import Occupant
 from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
@@ -195,7 +194,7 @@ def test_device_policy_takes_the_profile_of_an_emulated_disk(
 
 
 def test_settling_ends_after_a_window() -> None:
-    activity = ActivityTracker(idle_after_s=10.0, window_s=10.0)
+    activity = ActivityTracker(window_s=10.0)
     activity.set_change("the policy changed", 100.0)
     assert activity.recent_change(109.0) == "the policy changed 9 s ago"
     assert activity.recent_change(111.0) == ""

@@ -18,7 +18,7 @@ from slo_ctl.decide.device_waf import (
     ftl_waf,
     waf_over,
 )
-from slo_ctl.model.device_waf import DeviceWaf, MediaCounters, WafSource
+from slo_ctl.model.sample import DeviceWaf, MediaCounters, WafSource
 
 COUNTED = (WafSource.FDP, WafSource.ENDURANCE_GROUP, WafSource.OCP)
 GB = 1_000_000_000

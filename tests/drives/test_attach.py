@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slo_ctl.base.accounts import Peer
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli.app import run
 from slo_ctl.drives.attach import (
@@ -36,7 +37,6 @@ from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.status import DriveStatus, device_status
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.host.libvirt import disks_of, parse_domain
-from slo_ctl.host.peer import Peer
 from slo_ctl.model.host import Tenant
 
 PLACES = Places(Path("/var/lib/slo-ctl"), Path("/run/slo-ctl/devices"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.drives.serving import NvmeTcp, plan_nvme_tcp
+from slo_ctl.drives.listening import NvmeTcp, plan_nvme_tcp
 from slo_ctl.host.sockets import is_listening, listen
 
 _HOST = "nqn.2026-11.org.example:a"

@@ -14,7 +14,7 @@ from slo_ctl.cli.app import run
 from slo_ctl.decide.drive_pool import strongest
 from slo_ctl.host.nvme.command import NvmeTool
 from slo_ctl.host.nvme.drive import discover
-from slo_ctl.model.device_waf import DeviceWaf, WafSource
+from slo_ctl.model.sample import DeviceWaf, WafSource
 from slo_ctl.model.status import DeviceStatus, HostStatus
 from slo_ctl.show.drives import nvme_json, print_nvme
 from slo_ctl.show.status import device_columns, device_lines

@@ -12,7 +12,7 @@ from fake_nvme import FakeNvme, multi, recorded, sysfs, with_fdp
 from slo_ctl.base.errors import UserError
 from slo_ctl.daemon.nvme import DISCOVERY_INTERVAL_S, READ_INTERVAL_S, STALE_S, NvmeWatch
 from slo_ctl.host.nvme.command import NvmeTool
-from slo_ctl.model.device_waf import WafSource
+from slo_ctl.model.sample import WafSource
 
 NAMES: dict[str, int | None] = {"nvme1n1": 2, "nvme1n2": 1}
 

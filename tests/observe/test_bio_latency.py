@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.host.bio_latency import MAX_KEYS, PROGRAM, TEXT, Totals, find_program
+from slo_ctl.host.bio_latency import MAX_KEYS, PROGRAM, TEXT, CgroupMembers, Totals, find_program
 from slo_ctl.host.disk_latency import BOUNDARIES_NS
 from slo_ctl.model.host import DeviceNumber
-from slo_ctl.observe.block import quantile_s
-from slo_ctl.observe.cgroup_latency import CgroupMembers
+from slo_ctl.observe.block import p99_of
 
 DISK = DeviceNumber(259, 3)
 NUMBER = (259 << 20) | 3
@@ -39,7 +38,7 @@ def test_intervals_are_added_up() -> None:
     assert sum(reads.counts) == 100
     assert reads.sum_s == pytest.approx(0.036045)
     # 250 us to 300 us, by linear interpolation.
-    assert quantile_s(reads) == pytest.approx(300e-6)
+    assert p99_of(reads) == pytest.approx(300e-6)
     first = totals.latest
     assert totals.add(END) == ""
     assert totals.latest[607641, DISK] is not first[607641, DISK]

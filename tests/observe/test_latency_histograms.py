@@ -18,7 +18,7 @@ from slo_ctl.host.disk_latency import (
 )
 from slo_ctl.model.host import DiskLatency, LatencyCounts
 from slo_ctl.model.sample import StreamWindow
-from slo_ctl.observe.block import LatencyWindow, latency_increase, quantile_s, sum_latencies
+from slo_ctl.observe.block import LatencyWindow, latency_increase, p99_of, sum_latencies
 
 BOUNDS_S = tuple(boundary / 1e9 for boundary in BOUNDARIES_NS)
 WINDOW_S = 10.0
@@ -37,7 +37,7 @@ def disk(latencies_s: list[float], bounds_s: tuple[float, ...] = BOUNDS_S) -> Di
 
 @given(st.lists(st.floats(1e-5, 9.0), min_size=1, max_size=300))
 def test_p99_is_within_a_third_of_the_true_one(latencies_s: list[float]) -> None:
-    found = quantile_s(counted(latencies_s))
+    found = p99_of(counted(latencies_s))
     rank = max(1, -(-99 * len(latencies_s) // 100))
     true_s = sorted(latencies_s)[rank - 1]
     assert found is not None
@@ -45,9 +45,9 @@ def test_p99_is_within_a_third_of_the_true_one(latencies_s: list[float]) -> None
 
 
 def test_requests_beyond_the_last_bucket_count_in_it() -> None:
-    assert quantile_s(counted([60.0])) == 10.0
-    assert quantile_s(counted([])) is None
-    assert quantile_s(LatencyCounts((), (5,), 1.0)) is None
+    assert p99_of(counted([60.0])) == 10.0
+    assert p99_of(counted([])) is None
+    assert p99_of(LatencyCounts((), (5,), 1.0)) is None
 
 
 def test_bounds_ascend_and_include_those_of_the_metrics() -> None:

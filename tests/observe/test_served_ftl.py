@@ -102,6 +102,7 @@ def stats(
             "write": {"counts": [0, 0, 0], "sum_us": 0.0},
         }
     return {
+        "scheduler": "wfq",
         "time_scale": scale if timed else None,
         "now_ns": now_ns if timed else None,
         "spare_blocks": 7,

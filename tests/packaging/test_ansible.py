@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from installed_tree import TREE
 
-from slo_ctl.config import load
+from slo_ctl.config.load import load
 
 TIMEOUT_S = 600
 ROLES = TREE / "ansible" / "roles"

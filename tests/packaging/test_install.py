@@ -8,7 +8,7 @@ from pathlib import Path
 
 from installed_tree import TREE, Installed, install, script
 
-from slo_ctl.drives.serving import SERVER_FILE
+from slo_ctl.drives.control import SERVER_FILE
 
 GROUP = "installed tree"
 EXPECTED = {
@@ -69,12 +69,12 @@ def test_installed_program_runs_its_own_files(installed: Installed, tmp_path: Pa
     assert run(installed.program, "--version", cwd=tmp_path).startswith("slo-ctl ")
     home = installed.prefix / "lib" / "slo-ctl"
     lines = installed.program.read_text().splitlines()
-    ask = "import slo_ctl.drives.serving as serving; print(serving.__file__); print(serving.find_server())"
+    ask = "import slo_ctl.drives.control as control; print(control.__file__); print(control.find_server())"
     text = "\n".join([*lines[: lines.index("from slo_ctl.cli import main")], ask])
     (tmp_path / "ask").write_text(text)
     where = run(lines[0][2:].split()[0], "-I", tmp_path / "ask", cwd=tmp_path).split()
     assert where == [
-        str(home / "slo_ctl" / "drives" / "serving.py"),
+        str(home / "slo_ctl" / "drives" / "control.py"),
         str(home / "ftl_emul" / SERVER_FILE),
     ]
 

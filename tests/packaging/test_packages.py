@@ -12,7 +12,8 @@ import pytest
 from installed_tree import TREE
 from test_install import EXPECTED
 
-from slo_ctl.config import DEFAULTS, load
+from slo_ctl.config.load import load
+from slo_ctl.config.settings import DEFAULTS
 
 GROUP = "debian package"
 CONTROL = (TREE / "debian" / "control").read_text()

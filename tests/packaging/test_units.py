@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from installed_tree import TREE, Installed
 
-from slo_ctl.config import DEFAULTS
+from slo_ctl.config.settings import DEFAULTS
 from slo_ctl.drives.places import RunPlaces
 
 GROUP = "installed tree"

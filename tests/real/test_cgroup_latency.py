@@ -20,7 +20,7 @@ from slo_ctl.host.bio_latency import BioLatencies
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model.host import DeviceNumber
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus
-from slo_ctl.observe.block import quantile_s
+from slo_ctl.observe.block import p99_of
 
 pytestmark = pytest.mark.slow
 GROUP = "measured times, and the kernel's switches"
@@ -131,7 +131,7 @@ def disagreements(tree: CgroupTree, kinds: Mapping[str, Sequence[str]]) -> list[
                     continue
                 mean_s = expected["clat_ns"]["mean"] / 1e9
                 p99_s = expected["clat_ns"]["percentile"]["99.000000"] / 1e9
-                mean, p99 = counted.sum_s / total, quantile_s(counted)
+                mean, p99 = counted.sum_s / total, p99_of(counted)
                 if not mean_s - FIO_S <= mean <= (1 + LOST) * mean_s:
                     wrong.append(f"{name} {kind}: mean {mean} s instead of {mean_s} s")
                 if p99 is None or not (p99_s - FIO_S) / BUCKET <= p99 <= BUCKET * p99_s:

@@ -13,7 +13,7 @@ from typing import Any
 from cgroup_groups import MIB, loop_device
 from daemon_host import Cgroups, cgroups
 
-from slo_ctl.config import load
+from slo_ctl.config.load import load
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.daemon.loop import Daemon
 from slo_ctl.model.status import Verdict

@@ -28,8 +28,9 @@ from slo_ctl.cli import trace_record
 from slo_ctl.cli.app import run as slo_ctl
 from slo_ctl.drives.build import device_spec, plan_drive
 from slo_ctl.drives.control import ControlClient, ControlError
-from slo_ctl.replay import recording as recording_module
-from slo_ctl.replay.recording import TRACEFS, RecordedVm, _disk_number, _drive_of_size
+from slo_ctl.replay import block_recording
+from slo_ctl.replay.block_recording import TRACEFS, _disk_number
+from slo_ctl.replay.recording import RecordedVm, drive_of_size
 from traces import Batch, Op, open_trace
 
 PAGE = 4096
@@ -305,7 +306,7 @@ def test_a_block_device_is_recorded(root: Path, tracefs: None) -> None:
 def test_the_drive_of_a_scenario_has_room_for_small_disks(sizes_mib: list[int]) -> None:
     """The suggested `slo-ctl replay ...` was refused for disks of less than 10 GiB each."""
     vms = [RecordedVm(f"vm{number}", size << 20) for number, size in enumerate(sizes_mib)]
-    spec = device_spec(Fields("device", _drive_of_size(vms)))
+    spec = device_spec(Fields("device", drive_of_size(vms)))
     assert plan_drive(spec, [(vm.name, vm.size_bytes) for vm in vms]).ops_blocks
 
 
@@ -318,7 +319,7 @@ def test_a_disk_that_is_removed_does_not_lose_the_recording(
     left.mkdir()  # the directory of a recording that was killed
     with loop_device(8 << 20) as (path, _), loop_device(8 << 20) as (other, _):
         gone = Path("/sys/dev/block") / "{}:{}".format(*_disk_number(Path(other)))
-        read_busy = recording_module._busy_ns
+        read_busy = block_recording._busy_ns
 
         def busy(disk: Path) -> tuple[int, int]:
             if disk == gone and removed:
@@ -331,7 +332,7 @@ def test_a_disk_that_is_removed_does_not_lose_the_recording(
 
         removed: list[bool] = []
         fetches: list[Path] = []
-        monkeypatch.setattr(recording_module, "_busy_ns", busy)
+        monkeypatch.setattr(block_recording, "_busy_ns", busy)
         words = ("--block", f"web={path}", "--block", f"db={other}", "--out", str(root / "rec"))
         assert slo_ctl(["trace", "record", *words, "--for", "1s", "--quiet", "--json"]) == 4
     output = capsys.readouterr()

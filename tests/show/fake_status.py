@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from slo_ctl.model.device_waf import DeviceWaf, WafSource
+from slo_ctl.model.sample import DeviceWaf, WafSource
 from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import DeviceStatus, HostStatus, Verdict, VmStatus

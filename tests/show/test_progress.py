@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from slo_ctl.base.progress import ProgressSink, Silent
-from slo_ctl.show.terminal import Bars, Lines, can_redraw, progress_on_stderr
+from slo_ctl.show.terminal import ProgressBars, ProgressLines, can_redraw, progress_on_stderr
 
 
 class Clock:
@@ -22,7 +22,7 @@ class Clock:
 
 def test_lines_are_rate_limited() -> None:
     out, clock = io.StringIO(), Clock()
-    phase = Lines(out, clock).phase("preconditioning", 1000, "page writes")
+    phase = ProgressLines(out, clock).phase("preconditioning", 1000, "page writes")
     for second in range(1, 21):
         clock.now = float(second)
         phase.advance(25)
@@ -45,12 +45,12 @@ def test_only_terminals_that_can_move_the_cursor_redraw(monkeypatch: pytest.Monk
         assert can_redraw(terminal) == redraws
     monkeypatch.setattr(sys, "stderr", terminal)
     with progress_on_stderr() as progress:
-        assert isinstance(progress, Lines)
+        assert isinstance(progress, ProgressLines)
 
 
 def test_lines_without_a_total_show_no_percentage() -> None:
     out, clock = io.StringIO(), Clock()
-    phase = Lines(out, clock).phase("preconditioning\x1b", None, "page writes")
+    phase = ProgressLines(out, clock).phase("preconditioning\x1b", None, "page writes")
     clock.now = 11
     phase.advance(25)
     assert out.getvalue().splitlines() == [
@@ -81,14 +81,14 @@ def test_progress_on_a_terminal_is_bars(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
     with progress_on_stderr() as sink:
-        assert isinstance(sink, Bars)
+        assert isinstance(sink, ProgressBars)
         use(sink)
     assert "[bold]static[/bold]" in terminal.getvalue(), "markup in a name is text"
     assert "100 %" in terminal.getvalue()
 
 
 def use(sink: ProgressSink) -> None:
-    name = "[bold]static[/bold]" if isinstance(sink, Bars) else "static"
+    name = "[bold]static[/bold]" if isinstance(sink, ProgressBars) else "static"
     phase = sink.phase(name, 10, "page writes")
     phase.advance(4)
     sink.note("settled early")

@@ -16,7 +16,6 @@ from slo_ctl.host.block_device import device_behind, device_number, is_held
 from slo_ctl.host.nvme import pages
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeError, NvmeTool
 from slo_ctl.host.nvme.ops import DriveOpsLog
-from slo_ctl.model.device_waf import MediaCounters, WafSource
 from slo_ctl.model.host import DeviceNumber, Vm
 from slo_ctl.model.nvme import (
     DriveOps,
@@ -27,6 +26,7 @@ from slo_ctl.model.nvme import (
     NvmSet,
     PlacementHandle,
 )
+from slo_ctl.model.sample import MediaCounters, WafSource
 
 # NVMe controllers and their block devices in /sys.
 

@@ -29,7 +29,7 @@ _MEASURE = r"""
 import json, os, sys, time
 from slo_ctl.host.bio_latency import BioLatencies
 from slo_ctl.model.host import DeviceNumber
-from slo_ctl.observe.block import quantile_s
+from slo_ctl.observe.block import p99_of
 
 numbers = {DeviceNumber(*map(int, text.split(":"))) for text in sys.argv[1:]}
 latencies = BioLatencies()
@@ -40,7 +40,7 @@ open("/run/slo-ctl/began", "w").write(latencies.problem)
 while latencies.running:
     time.sleep(2)
     found = [
-        [cgroup, str(device), kind, sum(counts.counts), counts.sum_s, quantile_s(counts)]
+        [cgroup, str(device), kind, sum(counts.counts), counts.sum_s, p99_of(counts)]
         for (cgroup, device), latency in latencies.latest(numbers).items()
         for kind, counts in (("read", latency.reads), ("write", latency.writes))
         if sum(counts.counts)

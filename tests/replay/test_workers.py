@@ -8,7 +8,7 @@ import pytest
 from dying_tasks import square
 
 from slo_ctl.base.progress import Silent
-from slo_ctl.replay.sweep_workers import MAX_DEATHS, GivenUp, on_processes
+from slo_ctl.replay.workers import MAX_DEATHS, GivenUp, on_local_workers
 
 
 class Notes(Silent):
@@ -24,7 +24,7 @@ def test_task_that_kills_workers_is_given_up_alone(jobs: int) -> None:
     progress = Notes()
     # First, so that it kills workers before any other task is done.
     arguments = {number: (number, frozenset({0})) for number in range(6)}
-    found = dict(on_processes(square, arguments, jobs, progress))
+    found = dict(on_local_workers(square, arguments, jobs, progress))
     assert found.pop(0) == GivenUp(f"{MAX_DEATHS} worker processes died during it")
     assert found == {number: number * number for number in range(1, 6)}
     assert len(progress.notes) == MAX_DEATHS - 1
@@ -33,8 +33,8 @@ def test_task_that_kills_workers_is_given_up_alone(jobs: int) -> None:
 def test_every_worker_dies_once_and_nothing_is_missing(tmp_path: Path) -> None:
     fatal = frozenset(range(3))
     arguments = {number: (number, fatal, tmp_path / str(number)) for number in fatal}
-    assert dict(on_processes(square, arguments, 2, Silent())) == {number: number**2 for number in fatal}
+    assert dict(on_local_workers(square, arguments, 2, Silent())) == {number: number**2 for number in fatal}
 
 
 def test_nothing_to_do_starts_no_process() -> None:
-    assert list(on_processes(square, {}, 4, Silent())) == []
+    assert list(on_local_workers(square, {}, 4, Silent())) == []

@@ -1,4 +1,4 @@
-"""Many independent tasks, on processes of this machine or on the workers of a Dask cluster.
+"""Worker processes: many independent tasks on this machine, or on the workers of a Dask cluster.
 
 The task of a worker that dies is started again. If workers die repeatedly because of a task, such as one
 whose drive does not fit into memory, only this task is given up.
@@ -7,6 +7,10 @@ whose drive does not fit into memory, only this task is given up.
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import os
+import signal
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import (
@@ -23,7 +27,6 @@ from typing import Any, TypeVar
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
-from slo_ctl.replay.run import local_executor
 
 MAX_DEATHS = 3
 """Number of workers that may die during a task before it is given up."""
@@ -34,6 +37,32 @@ Result = TypeVar("Result")
 Arguments = tuple[Any, ...]
 
 
+def become_worker() -> None:
+    """Leave it to the parent to stop this process: by the executor, or by its own death.
+
+    Signals that the whole process group receives from a terminal are ignored.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Without this, a worker whose parent was killed would wait for tasks for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def local_executor(
+    workers: int, initializer: Callable[..., None] = become_worker, arguments: tuple[Any, ...] = ()
+) -> ProcessPoolExecutor:
+    """A pool of processes, each of which first calls `initializer(*arguments)`."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, context, initializer, arguments)
+
+
 @dataclass(frozen=True, slots=True)
 class GivenUp:
     """A task that was given up, and why."""
@@ -41,7 +70,7 @@ class GivenUp:
     reason: str
 
 
-def on_processes(
+def on_local_workers(
     task: Callable[..., Result], arguments: Mapping[Key, Arguments], jobs: int, progress: ProgressSink
 ) -> Iterator[tuple[Key, Result | GivenUp]]:
     """Run `task` with each of `arguments` on `jobs` processes; yields results as they complete."""

@@ -1,49 +1,18 @@
-"""The server program and the listening sockets of a served device."""
+"""The listening sockets of a served device, which its server inherits."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
 import socket
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import ftl_emul
 from slo_ctl.base.errors import UserError
 from slo_ctl.drives.places import RunPlaces
 from slo_ctl.host.sockets import GROUP, check_socket_path, listen, make_socket_folder, own_group_id
-
-SERVER_VARIABLE = "SLO_CTL_SERVER"
-SERVER_FILE = "ftl-serve"
-
-
-def find_server() -> Path:
-    """Path of the server program. Raises UserError if it was not built."""
-    named = os.environ.get(SERVER_VARIABLE)
-    if named:
-        if not Path(named).is_file():
-            raise UserError(
-                f"{SERVER_VARIABLE}: file {named} not found",
-                f"set it to the path of {SERVER_FILE}, or unset it",
-            )
-        return Path(named).absolute()
-    for folder in _folders():
-        if (folder / SERVER_FILE).is_file():
-            return folder / SERVER_FILE
-    raise UserError(
-        f"the server {SERVER_FILE} is not built",
-        f"in a source tree run `make setup` or `cargo build --release -p ftl-serve`; "
-        f"elsewhere set {SERVER_VARIABLE} to its path",
-    )
-
-
-def _folders() -> list[Path]:
-    package = Path(ftl_emul.__file__).parent
-    return [package, package.parent / "target" / "release", Path(sysconfig.get_path("platlib")) / "slo_ctl"]
-
 
 # Sockets opened by the parent process: systemd's socket activation, sd_listen_fds(3).
 
