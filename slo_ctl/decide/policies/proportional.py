@@ -343,15 +343,16 @@ def _costly(sample: DeviceSample, meters: dict[str, Meter]) -> dict[str, str]:
     """Remarks by VM whose units take much more device time than the cheapest VM's, which lowers the total."""
     if sample.share_by is ShareBy.DEVICE_TIME:
         return {}
-    costs = {
-        v.vm: meters[v.vm].costs.unit_cost_s
-        for v in sample.vms
-        if v.active and meters[v.vm].recent.wants_more
+    recent = {v.vm: meters[v.vm].recent for v in sample.vms if v.active}
+    measured = {
+        vm: cost
+        for vm, activity in recent.items()
+        if (activity.wants_more or activity.depends_on_latency) and (cost := meters[vm].costs.unit_cost_s)
     }
-    measured = {vm: cost for vm, cost in costs.items() if cost}
-    if not measured:
+    slowed_down = [vm for vm in measured if recent[vm].wants_more]
+    if not slowed_down:
         return {}
-    cheapest = min(measured, key=lambda vm: measured[vm])
+    cheapest = min(slowed_down, key=lambda vm: measured[vm])
     unit = str(sample.share_by).removesuffix("s")
     return {
         vm: f"each {unit} takes {cost / measured[cheapest]:,.1f} times the device time of one of {cheapest}"
