@@ -208,9 +208,15 @@ class LimitState:
         return tuple(vm for vm in self.protected_vms if vm not in self.limits) or self.protected_vms
 
 
-def control(state: LimitState, vms: Sequence[ControlledVm]) -> tuple[LimitState, str]:
-    """The state one window later, with the limits to set; and a sentence when limiting starts or ends."""
-    state = _advance_window(state, vms)
+def control(
+    state: LimitState, vms: Sequence[ControlledVm], idle: Collection[str] = ()
+) -> tuple[LimitState, str]:
+    """The state one window later, with the limits to set; and a sentence when limiting starts or ends.
+
+    `idle`: other VMs of the device. Limits of VMs that pause stay with those of the others: otherwise a VM
+    could free itself by pausing, and the search for the limits would begin anew after each pause.
+    """
+    state = _advance_window(state, vms, idle)
     protected = [v for v in vms if v.protected and v.vm not in state.not_helped]
     if not protected or (state.limits and not state.protected_vms):
         reason = "limits lifted: no VM has an objective that they help to meet" if state.limits else ""
@@ -251,12 +257,12 @@ def _confirmed(state: LimitState, missing: Sequence[ControlledVm]) -> bool:
     return state.missed_windows > again * (CONFIRMED_AFTER - 1)
 
 
-def _advance_window(state: LimitState, vms: Sequence[ControlledVm]) -> LimitState:
+def _advance_window(state: LimitState, vms: Sequence[ControlledVm], idle: Collection[str]) -> LimitState:
     """The state with its counters advanced by one window, and without VMs that no longer exist."""
     now = {v.vm: v for v in vms}
     return replace(
         state,
-        limits={vm: limit for vm, limit in state.limits.items() if vm in now},
+        limits={vm: limit for vm, limit in state.limits.items() if vm in now or vm in idle},
         protected_vms=tuple(vm for vm in state.protected_vms if vm in now),
         hold_windows=max(0, state.hold_windows - 1),
         retry_delays={
@@ -270,7 +276,7 @@ def _advance_window(state: LimitState, vms: Sequence[ControlledVm]) -> LimitStat
 def _raised_to_minimums(state: LimitState, vms: Sequence[ControlledVm]) -> LimitState:
     """The state with no limit below its VM's own minimum, which may have been raised since."""
     least = {v.vm: (1.0 + ROOM / 2.0) * v.min_iops for v in vms}
-    return replace(state, limits={vm: max(limit, least[vm]) for vm, limit in state.limits.items()})
+    return replace(state, limits={vm: max(limit, least.get(vm, 0.0)) for vm, limit in state.limits.items()})
 
 
 def _lower(
@@ -447,8 +453,9 @@ def _raise(
         _growth_by_p99(state, unthrottled),
     )
     growth = growth if math.isfinite(growth) else 1.0 + ROOM
-    kept = {vm: growth * limit for vm, limit in state.limits.items() if vm in throttled}
-    if not kept:
+    running = {v.vm for v in vms if not v.quiet}
+    kept = {vm: growth * limit for vm, limit in state.limits.items() if vm in throttled or vm not in running}
+    if not throttled:
         reason = f"limits lifted: no longer needed for {and_list(state.protected_vms)}"
         return LimitState(retry_delays=state.retry_delays), reason
     state = replace(

@@ -230,7 +230,7 @@ class Proportional:
         if pause.vms:
             # Spare blocks move without GC.
             moves = tuple(move for move in moves if move.source is None)
-        limited, change = control(state.limits, controlled)
+        limited, change = control(state.limits, controlled, {v.vm for v in sample.vms if not v.active})
         wanted = {v.vm: tighter(limited.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
         decision = Decision(
             moves=moves,
