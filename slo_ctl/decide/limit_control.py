@@ -25,13 +25,12 @@ from slo_ctl.base import numbers
 from slo_ctl.base.text import and_list
 from slo_ctl.decide.entitlement import LEAST_SHARE, water_level
 
-AT_LIMIT = 0.9
-"""A VM whose rate is at least this fraction of its limit counts as throttled by it: limiters are inexact."""
 MISSED_FROM, CONFIRMED_AFTER = 0.02, 2
 """An objective is missed when the relative error exceeds the first in as many consecutive measurements as the
 second; less is noise."""
 ROOM = 0.1
-"""Relative headroom above an objective from which on limits are raised; limits aim at half of it."""
+"""What noise and inexact limiters leave uncertain, relative to a rate: a VM within it of its limit counts as
+throttled, and limits are raised from this much headroom above an objective on. They aim at half of it."""
 MOST_DECREASE = 0.3
 """Largest relative decrease of a limit in a step. The largest increase is ROOM, less than the dead band, and
 for a p99 alone what makes up for one decrease."""
@@ -50,7 +49,7 @@ def at_limit(iops: float, limit_iops: float | None, granted_iops: float | None =
     """
     if limit_iops is None:
         return False
-    return iops >= AT_LIMIT * (limit_iops if granted_iops is None else granted_iops)
+    return iops >= (1.0 - ROOM) * (limit_iops if granted_iops is None else granted_iops)
 
 
 def tighter(one: float | None, other: float | None) -> float | None:
@@ -480,7 +479,7 @@ def _growth_at_once(
     too_low = [
         v.due_iops / state.limits[v.vm]
         for v in sharing
-        if v.vm in throttled and state.limits[v.vm] < AT_LIMIT * v.objective_iops
+        if v.vm in throttled and state.limits[v.vm] < (1.0 - ROOM) * v.objective_iops
     ]
     return max(too_low, default=None)
 

@@ -24,8 +24,8 @@ from slo_ctl.base.text import and_list
 from slo_ctl.decide.entitlement import (
     BUSY_FROM,
     MEMORY_WINDOWS,
+    MOSTLY_FROM,
     SLOW_MEMORY_WINDOWS,
-    WANTS_MORE_FROM,
     Entitlements,
     claim_of,
     entitle,
@@ -111,7 +111,7 @@ class Activity(NamedTuple):
     @property
     def wants_more(self) -> bool:
         """Whether the VM would have got more with a higher weight, as its requests waited in the queue."""
-        return self.seconds > 0 and self.queued_s >= WANTS_MORE_FROM * self.seconds
+        return self.seconds > 0 and self.queued_s >= MOSTLY_FROM * self.seconds
 
     @property
     def busy(self) -> bool:
@@ -124,7 +124,7 @@ class Activity(NamedTuple):
 
         Not BUSY_FROM: a client that has one request outstanding takes its time before the next one.
         """
-        outstanding = self.seconds > 0 and self.backlog_s >= WANTS_MORE_FROM * self.seconds
+        outstanding = self.seconds > 0 and self.backlog_s >= MOSTLY_FROM * self.seconds
         return outstanding and not self.wants_more
 
     @property
@@ -298,7 +298,7 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
     claims, keep = [], 1.0 - 1.0 / SLOW_MEMORY_WINDOWS
     for v in sample.vms:
         if v.active and v.window_s > 0.0 and (amount := v.amount(sample.share_by)):
-            wants_more = v.backlog_share >= BUSY_FROM and v.queued_share >= WANTS_MORE_FROM
+            wants_more = v.backlog_share >= BUSY_FROM and v.queued_share >= MOSTLY_FROM
             wants_more = wants_more and meters[v.vm].trim < LONGEST_TRIM
             per_request = meters[v.vm].costs.units_per_request
             claims.append(claim_of(v.vm, v.slo, amount / v.window_s, per_request, wants_more=wants_more))
