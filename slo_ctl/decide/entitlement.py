@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from slo_ctl.model.slo import Slo
 
-WANTS_MORE_FROM = 0.5
-"""Fraction of the time with a request waiting in the device's queue from which on a VM wants more than it
-gets. With less, its own queue depth or request rate limits it."""
+MOSTLY_FROM = 0.5
+"""Fraction of the time from which on a state of a VM counts. With a request waiting in the device's queue it
+wants more than it gets; with less, its own queue depth or request rate limits it."""
 BUSY_FROM = 0.95
 """Fraction of the time with requests outstanding from which on a VM is not limited by its own request rate.
 On devices that do not report waiting requests, such a VM counts as wanting more. A verdict requires as much

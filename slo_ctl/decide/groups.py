@@ -12,14 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slo_ctl.decide.entitlement import LEAST_SHARE, Claim, water_level
-from slo_ctl.decide.limit_control import at_limit
+from slo_ctl.decide.limit_control import ROOM, at_limit
 from slo_ctl.model.slo import GROUP_FIELDS, Slo, SloGroup
-
-_HEADROOM = 1.25
-"""Part of a VM that wants no more, relative to its rate. It must exceed 1 / AT_LIMIT, because otherwise such
-a VM would count as wanting more."""
-_UNCHANGED = 0.05
-"""Relative difference up to which new parts are not applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +39,9 @@ def divide(total: float, members: Sequence[Claim]) -> dict[str, float]:
     demand = {m.vm: m.maximum for m in members}
     for m in members:
         if not m.wants_more:
-            enough = max(_HEADROOM * m.used, LEAST_SHARE * total * m.weight / weights, least[m.vm])
+            # Twice as far above its rate as where it counts as throttled, and so as wanting more.
+            ample = m.used / (1.0 - 2.0 * ROOM)
+            enough = max(ample, LEAST_SHARE * total * m.weight / weights, least[m.vm])
             demand[m.vm] = min(enough, m.maximum)
     level = water_level([(m.weight, least[m.vm], demand[m.vm]) for m in members], total)
     if math.isinf(level):
@@ -117,4 +113,4 @@ def _close(after: Slo, before: Slo) -> bool:
     pairs = [(getattr(after, field), getattr(before, field)) for field in GROUP_FIELDS]
     if (after.weight, after.p99_latency_us) != (before.weight, before.p99_latency_us):
         return False
-    return all(a == b or (a is not None and b is not None and abs(a - b) <= _UNCHANGED * b) for a, b in pairs)
+    return all(a == b or (a is not None and b is not None and abs(a - b) <= ROOM / 2.0 * b) for a, b in pairs)

@@ -25,13 +25,12 @@ from slo_ctl.base import numbers
 from slo_ctl.base.text import and_list
 from slo_ctl.decide.entitlement import LEAST_SHARE, water_level
 
-AT_LIMIT = 0.9
-"""A VM whose rate is at least this fraction of its limit counts as throttled by it: limiters are inexact."""
 MISSED_FROM, CONFIRMED_AFTER = 0.02, 2
 """An objective is missed when the relative error exceeds the first in as many consecutive measurements as the
 second; less is noise."""
 ROOM = 0.1
-"""Relative headroom above an objective from which on limits are raised; limits aim at half of it."""
+"""What noise and inexact limiters leave uncertain, relative to a rate: a VM within it of its limit counts as
+throttled, and limits are raised from this much headroom above an objective on. They aim at half of it."""
 MOST_DECREASE = 0.3
 """Largest relative decrease of a limit in a step. The largest increase is ROOM, less than the dead band, and
 for a p99 alone what makes up for one decrease."""
@@ -50,7 +49,7 @@ def at_limit(iops: float, limit_iops: float | None, granted_iops: float | None =
     """
     if limit_iops is None:
         return False
-    return iops >= AT_LIMIT * (limit_iops if granted_iops is None else granted_iops)
+    return iops >= (1.0 - ROOM) * (limit_iops if granted_iops is None else granted_iops)
 
 
 def tighter(one: float | None, other: float | None) -> float | None:
@@ -208,9 +207,15 @@ class LimitState:
         return tuple(vm for vm in self.protected_vms if vm not in self.limits) or self.protected_vms
 
 
-def control(state: LimitState, vms: Sequence[ControlledVm]) -> tuple[LimitState, str]:
-    """The state one window later, with the limits to set; and a sentence when limiting starts or ends."""
-    state = _advance_window(state, vms)
+def control(
+    state: LimitState, vms: Sequence[ControlledVm], idle: Collection[str] = ()
+) -> tuple[LimitState, str]:
+    """The state one window later, with the limits to set; and a sentence when limiting starts or ends.
+
+    `idle`: other VMs of the device. Limits of VMs that pause stay with those of the others: otherwise a VM
+    could free itself by pausing, and the search for the limits would begin anew after each pause.
+    """
+    state = _advance_window(state, vms, idle)
     protected = [v for v in vms if v.protected and v.vm not in state.not_helped]
     if not protected or (state.limits and not state.protected_vms):
         reason = "limits lifted: no VM has an objective that they help to meet" if state.limits else ""
@@ -251,12 +256,12 @@ def _confirmed(state: LimitState, missing: Sequence[ControlledVm]) -> bool:
     return state.missed_windows > again * (CONFIRMED_AFTER - 1)
 
 
-def _advance_window(state: LimitState, vms: Sequence[ControlledVm]) -> LimitState:
+def _advance_window(state: LimitState, vms: Sequence[ControlledVm], idle: Collection[str]) -> LimitState:
     """The state with its counters advanced by one window, and without VMs that no longer exist."""
     now = {v.vm: v for v in vms}
     return replace(
         state,
-        limits={vm: limit for vm, limit in state.limits.items() if vm in now},
+        limits={vm: limit for vm, limit in state.limits.items() if vm in now or vm in idle},
         protected_vms=tuple(vm for vm in state.protected_vms if vm in now),
         hold_windows=max(0, state.hold_windows - 1),
         retry_delays={
@@ -270,7 +275,7 @@ def _advance_window(state: LimitState, vms: Sequence[ControlledVm]) -> LimitStat
 def _raised_to_minimums(state: LimitState, vms: Sequence[ControlledVm]) -> LimitState:
     """The state with no limit below its VM's own minimum, which may have been raised since."""
     least = {v.vm: (1.0 + ROOM / 2.0) * v.min_iops for v in vms}
-    return replace(state, limits={vm: max(limit, least[vm]) for vm, limit in state.limits.items()})
+    return replace(state, limits={vm: max(limit, least.get(vm, 0.0)) for vm, limit in state.limits.items()})
 
 
 def _lower(
@@ -447,8 +452,9 @@ def _raise(
         _growth_by_p99(state, unthrottled),
     )
     growth = growth if math.isfinite(growth) else 1.0 + ROOM
-    kept = {vm: growth * limit for vm, limit in state.limits.items() if vm in throttled}
-    if not kept:
+    running = {v.vm for v in vms if not v.quiet}
+    kept = {vm: growth * limit for vm, limit in state.limits.items() if vm in throttled or vm not in running}
+    if not throttled:
         reason = f"limits lifted: no longer needed for {and_list(state.protected_vms)}"
         return LimitState(retry_delays=state.retry_delays), reason
     state = replace(
@@ -473,7 +479,7 @@ def _growth_at_once(
     too_low = [
         v.due_iops / state.limits[v.vm]
         for v in sharing
-        if v.vm in throttled and state.limits[v.vm] < AT_LIMIT * v.objective_iops
+        if v.vm in throttled and state.limits[v.vm] < (1.0 - ROOM) * v.objective_iops
     ]
     return max(too_low, default=None)
 

@@ -17,6 +17,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from slo_ctl.decide import gc_model
+from slo_ctl.decide.entitlement import MOSTLY_FROM
 from slo_ctl.decide.gc_model import GcCurve, Writer, best_split, gc_time_us
 from slo_ctl.model.decision import MovePlan, OpsMove
 from slo_ctl.model.sample import DeviceSample, FlashTiming, TimingModel, VmSample
@@ -104,9 +105,6 @@ KNOWN_FROM_DRIVE_WRITES = 0.1
 """Drive writes that have to be observed before write rates count."""
 SETTLED_FROM_POOL_WRITES = 0.7
 """Page writes since a VM's OPS changed, relative to the pages it owns, from which on its u is measured."""
-LATENCY_BOUND_FROM = 0.5
-"""Fraction of the last drive write, as far as it was observed, from which on a VM that was below its share
-because of its own latency counts as latency-bound."""
 FIT_FROM_VICTIMS = 20
 """Least number of victim blocks for a measurement of u."""
 REFUTED_FROM = 0.05
@@ -158,7 +156,7 @@ class OpsTrack(NamedTuple):
     @property
     def is_latency_bound(self) -> bool:
         """Whether the VM was mostly below its share because of its own latency."""
-        return self.observed > 0.0 and self.latency_bound >= LATENCY_BOUND_FROM * self.observed
+        return self.observed > 0.0 and self.latency_bound >= MOSTLY_FROM * self.observed
 
     @property
     def write_share(self) -> float:

@@ -12,7 +12,6 @@ from types import MappingProxyType
 
 from slo_ctl.decide.entitlement import LEAST_SHARE, SLOW_MEMORY_WINDOWS, Entitlements, claim_of, entitle
 from slo_ctl.decide.limit_control import (
-    AT_LIMIT,
     ControlledVm,
     LimitState,
     at_limit,
@@ -151,7 +150,7 @@ def split_limit(
         return dict.fromkeys(used or iops.keys(), limit_iops)
     total = sum(iops[device] for device in used)
     throttled = any(at_limit(iops[device], part, granted.get(device)) for device, part in parts.items())
-    if len(parts) == len(used) and not (throttled and total < AT_LIMIT * sum(parts.values())):
+    if len(parts) == len(used) and not (throttled and not at_limit(total, sum(parts.values()))):
         return _scaled(parts, limit_iops)
     if total <= 0:
         return _scaled(dict.fromkeys(used, 1.0), limit_iops)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from slo_ctl.decide.entitlement import BUSY_FROM, WANTS_MORE_FROM, Claim, claim_of, entitle
+from slo_ctl.decide.entitlement import BUSY_FROM, MOSTLY_FROM, Claim, claim_of, entitle
 from slo_ctl.model.sample import DeviceSample, ShareBy, waf_of
 from slo_ctl.model.slo import Slo
 from slo_ctl.observe.ssd import VmReading
@@ -178,7 +178,7 @@ def _claims(
         name, delta = vm.spec.name, deltas[vm.spec.name]
         if not vm.running or vm.finished:
             continue
-        waited_ns, share = (delta.backlog_ns, BUSY_FROM) if strict else (delta.queued_ns, WANTS_MORE_FROM)
+        waited_ns, share = (delta.backlog_ns, BUSY_FROM) if strict else (delta.queued_ns, MOSTLY_FROM)
         if length_s and vm.spec.mode is Mode.OPEN:
             # Requests of an open loop wait in the queue even if all of them are served.
             wants_more = outstanding[name] > 1 + DEMAND_MET_TO * delta.requests

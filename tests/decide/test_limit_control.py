@@ -1,6 +1,6 @@
 """The limit controller in small simulations: who is limited, for how long, and when limits are given up."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from hypothesis import given
@@ -128,6 +128,22 @@ def test_limits_end_with_the_vm_they_are_for_whatever_others_are_promised() -> N
     state, reason = control(state, [ControlledVm("db", 600.0, 500.0, busy=True), mail])
     assert not state.limits
     assert reason == "limits lifted: no VM has an objective that they help to meet"
+
+
+def test_a_vm_that_pauses_keeps_its_limit_while_others_have_theirs() -> None:
+    state = with_p99(P99_MISSED)
+    limit = state.limits["db"]
+    mail = ControlledVm("mail", 200.0, 500.0, busy=True)
+    state = replace(state, limits={"db": limit, "mail": 200.0}, hold_windows=0)
+    state, _ = control(state, [mail, P99_MISSED], idle={"db"})
+    assert state.limits["db"] == limit
+    kept = P99_MISSED._replace(p99_us=10e3)
+    for _ in range(50):
+        pause = ControlledVm("db", 0.0, 500.0, busy=False, quiet=True)
+        at_limit = mail._replace(iops=state.limits["mail"])
+        state, _ = control(state, [pause, at_limit, kept])
+    assert state.limits["mail"] > 200.0
+    assert state.limits["db"] > limit
 
 
 def test_limits_leave_a_part_of_the_share_that_a_vm_had_before_them() -> None:

@@ -345,3 +345,21 @@ def test_policies_survive_missing_measurements_and_vms(name: str, timing: Any) -
     for vms in (quiet, quiet[:1], [v._replace(active=True) for v in quiet], []):
         state, decision = policy.step(state, replace(sample, vms=tuple(vms)))
         assert not decision.limits_iops
+
+
+def reader(vm: str, pages: int, device_s: float, backlog: float, queued: float) -> VmSample:
+    """A VM that reads single pages for a second."""
+    idle = VmSample(vm, Slo(), True, 1.0, pages, 0, 0, 0, 0, 100, 20, 2, host_page_reads=pages)
+    return idle._replace(device_s=device_s, backlog_share=backlog, queued_share=queued)
+
+
+@pytest.mark.parametrize("backlog", [1.0, 0.1])
+def test_costly_pages_of_a_vm_with_few_requests_outstanding_are_reported(backlog: float) -> None:
+    # It wants no more, but uses most of the device; a VM that is mostly idle slows nobody down.
+    few = reader("few", 1000, 2.5, backlog, 0.3 * backlog)
+    many = reader("many", 5000, 0.8, 1.0, 1.0)
+    policy, sample = Proportional(), DeviceSample(FULL, (few, many))
+    state, _ = policy.start(sample)
+    _, decision = policy.step(state, sample)
+    remarks = {"few": "each page takes 15.6 times the device time of one of many"} if backlog == 1.0 else {}
+    assert decision.remarks == remarks

@@ -24,8 +24,8 @@ from slo_ctl.base.text import and_list
 from slo_ctl.decide.entitlement import (
     BUSY_FROM,
     MEMORY_WINDOWS,
+    MOSTLY_FROM,
     SLOW_MEMORY_WINDOWS,
-    WANTS_MORE_FROM,
     Entitlements,
     claim_of,
     entitle,
@@ -111,7 +111,7 @@ class Activity(NamedTuple):
     @property
     def wants_more(self) -> bool:
         """Whether the VM would have got more with a higher weight, as its requests waited in the queue."""
-        return self.seconds > 0 and self.queued_s >= WANTS_MORE_FROM * self.seconds
+        return self.seconds > 0 and self.queued_s >= MOSTLY_FROM * self.seconds
 
     @property
     def busy(self) -> bool:
@@ -124,7 +124,7 @@ class Activity(NamedTuple):
 
         Not BUSY_FROM: a client that has one request outstanding takes its time before the next one.
         """
-        outstanding = self.seconds > 0 and self.backlog_s >= WANTS_MORE_FROM * self.seconds
+        outstanding = self.seconds > 0 and self.backlog_s >= MOSTLY_FROM * self.seconds
         return outstanding and not self.wants_more
 
     @property
@@ -230,7 +230,7 @@ class Proportional:
         if pause.vms:
             # Spare blocks move without GC.
             moves = tuple(move for move in moves if move.source is None)
-        limited, change = control(state.limits, controlled)
+        limited, change = control(state.limits, controlled, {v.vm for v in sample.vms if not v.active})
         wanted = {v.vm: tighter(limited.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
         decision = Decision(
             moves=moves,
@@ -298,7 +298,7 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
     claims, keep = [], 1.0 - 1.0 / SLOW_MEMORY_WINDOWS
     for v in sample.vms:
         if v.active and v.window_s > 0.0 and (amount := v.amount(sample.share_by)):
-            wants_more = v.backlog_share >= BUSY_FROM and v.queued_share >= WANTS_MORE_FROM
+            wants_more = v.backlog_share >= BUSY_FROM and v.queued_share >= MOSTLY_FROM
             wants_more = wants_more and meters[v.vm].trim < LONGEST_TRIM
             per_request = meters[v.vm].costs.units_per_request
             claims.append(claim_of(v.vm, v.slo, amount / v.window_s, per_request, wants_more=wants_more))
@@ -343,15 +343,16 @@ def _costly(sample: DeviceSample, meters: dict[str, Meter]) -> dict[str, str]:
     """Remarks by VM whose units take much more device time than the cheapest VM's, which lowers the total."""
     if sample.share_by is ShareBy.DEVICE_TIME:
         return {}
-    costs = {
-        v.vm: meters[v.vm].costs.unit_cost_s
-        for v in sample.vms
-        if v.active and meters[v.vm].recent.wants_more
+    recent = {v.vm: meters[v.vm].recent for v in sample.vms if v.active}
+    measured = {
+        vm: cost
+        for vm, activity in recent.items()
+        if (activity.wants_more or activity.depends_on_latency) and (cost := meters[vm].costs.unit_cost_s)
     }
-    measured = {vm: cost for vm, cost in costs.items() if cost}
-    if not measured:
+    slowed_down = [vm for vm in measured if recent[vm].wants_more]
+    if not slowed_down:
         return {}
-    cheapest = min(measured, key=lambda vm: measured[vm])
+    cheapest = min(slowed_down, key=lambda vm: measured[vm])
     unit = str(sample.share_by).removesuffix("s")
     return {
         vm: f"each {unit} takes {cost / measured[cheapest]:,.1f} times the device time of one of {cheapest}"
