@@ -388,7 +388,8 @@ class Daemon:
         for device in self._emulated.devices.values():
             namespaces = {namespace.name for namespace in device.record.namespace}
             occupants, conflicts = emulated_occupants(
-                device.name, inventory.streams, slos, device.occupants, namespaces
+                *(device.name, inventory.streams, slos),
+                *(device.remaining(inventory.streams, now_s), namespaces),
             )
             notes += conflicts
             self._problems.guard(device.name, partial(device.observe, occupants, now_s))
