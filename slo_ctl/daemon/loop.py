@@ -328,7 +328,6 @@ class Daemon:
         self._dry_run = True
         try:
             self.epoch()
-            self._add_inherited(self._observer.observe())
             return self._restore_all()
         finally:
             self._close()
@@ -336,6 +335,11 @@ class Daemon:
     def _restore_all(self) -> tuple[list[Outcome], list[Outcome]]:
         """Outcomes, and those of devices that are not served, which the journal keeps until they are."""
         self._actuators.wait_longer()
+        # A VM may have been restored from a file, or migrated here, since the last epoch.
+        try:
+            self._add_inherited(self._observer.observe())
+        except Exception:
+            log.exception("VMs that were restored or migrated here just now are not known")
         self._forget_deleted_devices()
         deadline_s = self._clock.monotonic_s() + _RESTORE_OPS_S
         for device in self._emulated.devices.values():
