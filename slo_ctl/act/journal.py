@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.files import read_regular, replace_file
+from slo_ctl.base.files import hint_for, read_regular, replace_file
 from slo_ctl.model.setting import FTL_LEVERS, TEXT_LEVERS, Knob, Lever, SettingValue
 
 FORMAT_VERSION = 2
@@ -170,7 +170,7 @@ class Journal:
             return {}
         except OSError as error:
             hint = "restore it, or move it away" if error.errno == errno.EINVAL else "run as its owner"
-            raise UserError(f"{self._path}: {error.strerror}", hint) from None
+            raise UserError(f"{self._path}: {error.strerror}", hint_for(error, hint)) from None
         except UnicodeDecodeError:
             raise self._damaged("it is not UTF-8 text") from None
         try:

@@ -17,9 +17,10 @@ from pydantic import Field
 
 from slo_ctl.api.messages import Query, RefusalError, Reply, Request, refusal
 from slo_ctl.api.routes import Api, Controller
-from slo_ctl.api.server import BoundedServer, OneRequest
+from slo_ctl.api.server import OneRequest
 from slo_ctl.base.accounts import Peer
 from slo_ctl.base.errors import UserError
+from slo_ctl.host.bounded_server import BoundedServer
 from slo_ctl.host.sockets import host_and_port, is_loopback
 
 MAX_CONNECTIONS = 32

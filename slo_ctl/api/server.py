@@ -1,14 +1,10 @@
-"""The API on a Unix socket, and the bounded HTTP server that it shares with the page."""
+"""The API on a Unix socket, and requests over HTTP as the page has them, too."""
 
 from __future__ import annotations
 
 import logging
 import select
 import socket
-import socketserver
-import sys
-import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -19,84 +15,11 @@ from typing import Any, ClassVar
 from slo_ctl.api.messages import DESCRIPTION_PATH, RefusalError, Reply, Request, refusal
 from slo_ctl.api.routes import Api, Controller
 from slo_ctl.base.accounts import peer_of
-from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UserError
+from slo_ctl.host.bounded_server import IDLE_S, BoundedServer
 from slo_ctl.host.sockets import listen, make_socket_folder, own_group_id
 
-_MAX_CONNECTION_S = 30.0
-"""Longest duration of a connection."""
-_IDLE_S = 5.0
-_POLL_S = 0.25
-_STOP_TIMEOUT_S = 1.0
-_STOP_POLL_S = 0.01
-
 log = logging.getLogger("slo_ctl.api")
-
-
-class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """HTTP server on an open listening socket, with a thread for each connection."""
-
-    daemon_threads = True
-    # Of the socket that TCPServer makes, and that the open one replaces. The unit may forbid sockets of IP.
-    address_family = socket.AF_UNIX
-
-    def __init__(
-        self, listening: socket.socket, connection: type[OneRequest], max_connections: int, name: str
-    ) -> None:
-        """`name`: name of the thread, also in the log."""
-        super().__init__(("", 0), connection, bind_and_activate=False)
-        self.socket.close()
-        # accept() must not block when the client has already closed the connection.
-        listening.setblocking(False)
-        self.socket = listening
-        self._max_connections = max_connections
-        self._started_s: dict[socket.socket, float] = {}
-        """Start times of open connections (monotonic)."""
-        self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), name=name, daemon=True)
-
-    def start(self) -> None:
-        """Serve in a thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Complete requests in progress, and close the socket."""
-        self.shutdown()
-        self.server_close()
-        wait_for(lambda: not self._started_s, _STOP_TIMEOUT_S, _STOP_POLL_S)
-        for connection in list(self._started_s):
-            _disconnect(connection)
-
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Refuse connections above the maximum."""
-        if len(self._started_s) >= self._max_connections:
-            return False
-        self._started_s[request] = time.monotonic()
-        return super().verify_request(request, client_address)
-
-    def service_actions(self) -> None:
-        """Disconnect clients whose connections last too long."""
-        oldest_s = time.monotonic() - _MAX_CONNECTION_S
-        for connection, started_s in list(self._started_s.items()):
-            if started_s < oldest_s:
-                _disconnect(connection)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._started_s.pop(request, None)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log unexpected errors, but not clients that disconnect."""
-        del request, client_address
-        if not isinstance(sys.exception(), OSError):
-            log.exception("unexpected error in a connection to the %s", self._thread.name)
-
-
-def _disconnect(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        # Already closed by its thread.
-        return
 
 
 class OneRequest(BaseHTTPRequestHandler):
@@ -104,7 +27,7 @@ class OneRequest(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     default_request_version = "HTTP/1.0"  # in HTTP 0.9 an error would have no status line
-    timeout = _IDLE_S
+    timeout = IDLE_S
     extra_headers: ClassVar[Mapping[str, str]] = {}
     """Headers of every reply."""
     hint: ClassVar[str] = ""

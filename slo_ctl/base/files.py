@@ -50,11 +50,16 @@ def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
         os.close(descriptor)
 
 
+MORE_FILES = "allow this process more open files, such as with `ulimit -n 1024`"
+
+
 def hint_for(error: OSError, otherwise: str) -> str:
-    """What to do about a file that could not be written.
+    """What to do about a file that could not be opened or written.
 
     `otherwise`: for any other user than root, and for other errors.
     """
+    if error.errno == errno.EMFILE:
+        return MORE_FILES
     if error.errno == errno.EROFS:
         return "mount that file system for writing, or use another directory with --root DIR"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -23,6 +23,7 @@ from slo_ctl.base.errors import (
     UnreachableError,
     UserError,
 )
+from slo_ctl.base.files import MORE_FILES
 from slo_ctl.base.text import printable
 from slo_ctl.cli.completion import PROGRAM, SLO_FIELDS
 from slo_ctl.cli.exit_status import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
@@ -332,6 +333,8 @@ _FILE_ERRORS = {
     errno.EACCES: ("use a path that this user may read, or run as its owner", EXIT_USAGE),
     errno.EROFS: ("mount that file system for writing, or write elsewhere", EXIT_USAGE),
     errno.ENAMETOOLONG: ("give a shorter path", EXIT_USAGE),
+    errno.EMFILE: (MORE_FILES, EXIT_FAILURE),
+    errno.ENFILE: ("the host has too many: see /proc/sys/fs/file-nr", EXIT_FAILURE),
 }
 """Hint and exit status for errors of files that any command may meet."""
 
@@ -344,7 +347,9 @@ def _report_file_error(error: Exception) -> int | None:
     if not isinstance(error, OSError) or error.errno not in _FILE_ERRORS:
         return None
     hint, status = _FILE_ERRORS[error.errno]
-    return _report_error(f"{error.filename or 'output'}: {error.strerror}", hint, status)
+    # A socket or a pipe that cannot be opened has no name.
+    unnamed = "cannot open a file" if error.errno in (errno.EMFILE, errno.ENFILE) else "output"
+    return _report_error(f"{error.filename or unnamed}: {error.strerror}", hint, status)
 
 
 def _report_unexpected(error: Exception, session: GlobalOptions) -> int:

@@ -154,7 +154,7 @@ def reload(root: ROOT = None) -> None:
     Examples:
     slo-ctl config reload
     """
-    from slo_ctl.config.load import find_errors
+    from slo_ctl.config.load import find_errors, may_read
 
     problem = post(root, "/v1/reload").get("config_problem")
     if problem:
@@ -163,4 +163,6 @@ def reload(root: ROOT = None) -> None:
             "see all errors: slo-ctl config check",
         )
     print_lines("the daemon has reloaded its configuration")
-    _warn_errors(find_errors(DaemonPlaces.in_use(root).config))
+    folder = DaemonPlaces.in_use(root).config
+    if may_read(folder):  # the daemon may, and logs the rest
+        _warn_errors(find_errors(folder))

@@ -41,6 +41,15 @@ def has_files(folder: Path) -> bool:
     return any(path.exists() for path in _paths(folder))
 
 
+def may_read(folder: Path) -> bool:
+    """Whether this user may read all configuration files in `folder`."""
+    try:
+        paths = _paths(folder)
+        return all(os.access(path, os.R_OK) for path in paths if path.exists())
+    except (OSError, UserError):
+        return False
+
+
 def find_errors(folder: Path) -> list[UserError]:
     """All errors of the files in `folder`; those across tables and files only when each file is TOML."""
     errors, unread, layers = list[UserError](), list[UserError](), Layers()

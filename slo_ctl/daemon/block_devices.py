@@ -227,15 +227,16 @@ class BlockDevices:
             for vm in vms
             if vm.uuid is not None
             and vm.libvirt_id is not None
-            and any(disk.device in numbers for disk in vm.disks)
+            and any(not numbers.isdisjoint(disk.devices) for disk in vm.disks)
         }
         latest = observer.latencies(by_uuid)
         latencies: dict[str, dict[DeviceNumber, list[DiskLatency]]] = {}
         for uuid, vm in by_uuid.items():
             for disk in vm.disks:
                 latency = latest.get(uuid, {}).get(disk.target)
-                if latency is not None and disk.device is not None and disk.device in numbers:
-                    latencies.setdefault(vm.name, {}).setdefault(disk.device, []).append(latency)
+                if latency is not None:
+                    for number in numbers.intersection(disk.devices):
+                        latencies.setdefault(vm.name, {}).setdefault(number, []).append(latency)
         return latencies
 
     def _form_pools(self) -> None:
@@ -399,7 +400,7 @@ class BlockDevices:
         views, self._behind = [], set()
         for name, device in self.devices.items():
             disks = {
-                vm: tuple([disk.target for disk in vm_of[vm].disks if disk.device == device.number])
+                vm: tuple([disk.target for disk in vm_of[vm].disks if device.number in disk.devices])
                 for vm in slos_on[name]
             }
             copied = {vm: copied_to(vm_of[vm], device.number) for vm in slos_on[name]}

@@ -106,7 +106,9 @@ def _on_disks(
 ) -> Iterator[str]:
     """Sentences about limits of disks on managed devices. `own`: names and devices of slo-ctl's settings."""
     limited = {device for _, device in own}
-    on_managed = {disk.target for disk in vm.disks if disk.device in devices} - limited
+    on_managed = {
+        disk.target for disk in vm.disks if any(device in devices for device in disk.devices)
+    } - limited
     for disk, limits in _limits_of_disks(xml).items():
         if disk in on_managed:
             yield f"VM {vm.name}: disk {disk} has {limits}, which slo-ctl has not set"

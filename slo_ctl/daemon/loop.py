@@ -292,7 +292,6 @@ class Daemon:
         self._dry_run = True
         try:
             self.epoch()
-            self._add_inherited(self._observer.observe())
             return self._restore_all()
         finally:
             self._close()
@@ -300,6 +299,11 @@ class Daemon:
     def _restore_all(self) -> tuple[list[Outcome], list[Outcome]]:
         """Outcomes, and those of devices that are not served, which the journal keeps until they are."""
         self._actuators.wait_longer()
+        # A VM may have been restored from a file, or migrated here, since the last epoch.
+        try:
+            self._add_inherited(self._observer.observe())
+        except Exception:
+            log.exception("VMs that were restored or migrated here just now are not known")
         self._forget_deleted_devices()
         deadline_s = self._clock.monotonic_s() + _RESTORE_OPS_S
         for device in self._emulated.devices.values():
@@ -352,7 +356,8 @@ class Daemon:
         for device in self._emulated.devices.values():
             namespaces = {namespace.name for namespace in device.record.namespace}
             occupants, conflicts = emulated_occupants(
-                device.name, inventory.streams, slos, device.occupants, namespaces
+                *(device.name, inventory.streams, slos),
+                *(device.remaining(inventory.streams, now_s), namespaces),
             )
             notes += conflicts
             self._problems.guard(device.name, partial(device.observe, occupants, now_s))

@@ -379,7 +379,7 @@ class InheritedSettings:
         self._identify_runs(journal, runs)
         for run, vm in running.items():
             uuid = run[0]
-            targets = {disk.target for disk in vm.disks if disk.device in devices}
+            targets = {disk.target for disk in vm.disks if any(each in devices for each in disk.devices)}
             if run in self._inspected or not targets:
                 continue
             known = [knob for knob in journal.originals() if knob.place == uuid]

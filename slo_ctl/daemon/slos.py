@@ -286,8 +286,8 @@ def emulated_occupants(
     """The occupants of an emulated device by namespace, and a sentence for each namespace of several VMs, and
     for each that is not among its `namespaces`.
 
-    A VM without known disks is found only while it is connected. It keeps its namespaces of `before` until it
-    is removed or another VM uses them.
+    A VM without known disks is found only while it is connected. It keeps its namespaces of `before`, the
+    occupants that may still use theirs, until it is removed or another VM uses them.
     """
     holders: dict[str, tuple[str, str]] = {}
     notes = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,7 +38,7 @@ from slo_ctl.drives.control import Connect
 from slo_ctl.drives.places import RunPlaces
 from slo_ctl.drives.record import DeviceRecord, SsdRecord
 from slo_ctl.model.decision import Decision
-from slo_ctl.model.host import Tenant
+from slo_ctl.model.host import Stream, Tenant
 from slo_ctl.model.sample import DeviceSample, DeviceWaf, ShareBy, StreamWindow, TimingModel
 from slo_ctl.model.setting import Knob, Lever, Setting
 from slo_ctl.model.status import MoveStatus
@@ -58,6 +58,8 @@ class _PolicyState:
 
 _Settings = dict[tuple[Lever, str], Setting]
 """By lever and namespace."""
+_MOVED_AFTER_S = 30.0
+"""Time after which a VM that uses other namespaces instead has left; a client may reconnect before."""
 
 
 class EmulatedDevice:
@@ -89,6 +91,8 @@ class EmulatedDevice:
         """Profile of a namespace, if there is a valid one."""
         self.occupants: dict[str, Occupant] = {}
         """By namespace."""
+        self._seen_at_s: dict[str, float] = {}
+        """By namespace: when its occupant used it, or might have come back."""
         self._explained_at_s: dict[str, float] = {}
         """Last time that each namespace had a known VM, or no requests in the window."""
         self.sample: DeviceSample | None = None
@@ -174,6 +178,23 @@ class EmulatedDevice:
             self._keeps_split = not policy_entry(new_policy.name).splits_at_start
             self._cancels_moves = True
             self._activity.set_change("the policy changed", self._now_s)
+
+    def remaining(self, streams: Iterable[Stream], now_s: float) -> dict[str, Occupant]:
+        """The occupants without those that have used other namespaces instead for `_MOVED_AFTER_S`.
+
+        A VM that uses none, or whose device was not served, may come back.
+        """
+        used = {(stream.vm, stream.tenant) for stream in streams if stream.tenant is not None}
+        present = {vm for vm, _ in used}
+        for namespace, occupant in self.occupants.items():
+            is_here = (occupant.vm, Tenant(self.name, namespace)) in used
+            if is_here or occupant.vm not in present or self.sample is None:
+                self._seen_at_s[namespace] = now_s
+        return {
+            namespace: occupant
+            for namespace, occupant in self.occupants.items()
+            if now_s - self._seen_at_s.get(namespace, now_s) < _MOVED_AFTER_S
+        }
 
     def observe(self, occupants: Mapping[str, Occupant], now_s: float) -> None:
         """Sample the device, and decide. Raises ObserveGone if the server does not answer.

@@ -133,14 +133,16 @@ def uses_of(host: HostState, devices: Mapping[str, DeviceNumber], capabilities: 
         for number in sorted(used_by(vm, numbers, streams, named=named)):
             if (can := capabilities.devices.get(number)) is None:
                 continue
-            disks = [disk for disk in vm.disks if disk.device == number]
+            disks = [disk for disk in vm.disks if number in disk.devices]
+            # A limit of QEMU acts on all devices below a disk, each of which may need another one.
+            by_qemu = all(len(numbers.keys() & set(disk.devices)) == 1 for disk in disks)
             uses.append(
                 Use(
                     vm=vm,
                     slo=slo_on(vm, number, host.slos[vm.name]),
                     device=numbers[number],
                     can=can,
-                    targets=tuple(disk.target for disk in disks if disk.kind not in NO_IOTUNE),
+                    targets=tuple(disk.target for disk in disks if by_qemu and disk.kind not in NO_IOTUNE),
                     untouchable=tuple(disk.target for disk in disks if disk.kind in NO_IOTUNE),
                     own_slo=named,
                     shares=number in streams.with_io[vm.name],
@@ -172,7 +174,7 @@ def used_by(
     vm: Vm, managed: Collection[DeviceNumber], streams: ManagedStreams, *, named: bool
 ) -> set[DeviceNumber]:
     """Managed devices that a VM uses. `named`: by the configuration, so that it needs no I/O to count."""
-    on_disks = {disk.device for disk in vm.disks if disk.device in managed and disk.device}
+    on_disks = {device for disk in vm.disks for device in disk.devices if device in managed}
     used = on_disks | (streams.all if named else streams.with_io)[vm.name]
     if named and not vm.disks and not used and vm.name not in streams.on_emulated:
         # Its disks are unknown: any device may be its.
@@ -182,9 +184,9 @@ def used_by(
 
 def copied_to(vm: Vm, device: DeviceNumber | None) -> tuple[str, ...]:
     """Disks of a VM that libvirt copies to a device on which the VM has none."""
-    if device is None or any(disk.device == device for disk in vm.disks):
+    if device is None or any(device in disk.devices for disk in vm.disks):
         return ()
-    return tuple(disk.target for disk in vm.disks if disk.copy_device == device)
+    return tuple(disk.target for disk in vm.disks if device in disk.copy_devices)
 
 
 def slo_on(vm: Vm, device: DeviceNumber | None, slo: Slo) -> Slo:

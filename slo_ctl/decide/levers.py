@@ -131,7 +131,7 @@ def histograms_for(vms: Sequence[Vm], devices: Collection[DeviceNumber]) -> list
         for vm in vms
         if vm.found_by is FoundBy.LIBVIRT and vm.uuid is not None and vm.libvirt_id is not None
         for disk in vm.disks
-        if disk.device in devices and disk.kind not in NO_IOTUNE
+        if disk.kind not in NO_IOTUNE and any(device in devices for device in disk.devices)
     ]
 
 

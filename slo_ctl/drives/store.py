@@ -71,7 +71,7 @@ class DeviceStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise UserError(f"{folder}: {error.strerror}", _AS_OWNER) from None
+            raise UserError(f"{folder}: {error.strerror}", hint_for(error, _AS_OWNER)) from None
 
     def load(self, name: str) -> DeviceRecord:
         """Record of a device with its present namespaces. Raises UserError when it does not exist."""
@@ -92,7 +92,7 @@ class DeviceStore:
             )
             raise UserError(f"device {name} not found in {self.places.devices}", hint) from None
         except OSError as error:
-            raise UserError(f"{folder / RECORD_FILE}: {error.strerror}", _AS_OWNER) from None
+            raise UserError(f"{folder / RECORD_FILE}: {error.strerror}", hint_for(error, _AS_OWNER)) from None
         present = read_settings(folder).present(record.namespace)
         return record.model_copy(update={"namespace": present})
 

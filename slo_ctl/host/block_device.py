@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slo_ctl.base.kernel_files import read_text
+from slo_ctl.base.text import and_list
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model.host import (
     BFQ,
@@ -57,6 +58,28 @@ def whole_device(device: DeviceNumber, sys: Path) -> DeviceNumber | None:
     if not (link / "partition").exists():
         return device
     return parse_device_number(read_text(link.resolve().parent / "dev").strip()) or device
+
+
+def devices_below(device: DeviceNumber, sys: Path) -> tuple[DeviceNumber, ...]:
+    """Whole devices that a device is built on, at all levels; empty for a physical one.
+
+    Of LVM and other device mapper, RAID and bcache the kernel lists them, of a loop device it has the path of
+    the file. A device that is removed meanwhile is left out.
+    """
+    found: list[DeviceNumber] = []
+    waiting = [device]
+    while waiting:
+        folder = sys / "dev" / "block" / str(waiting.pop(0))
+        try:
+            lower = [parse_device_number(read_text(each / "dev").strip()) for each in folder.glob("slaves/*")]
+            if file := read_text(folder / "loop" / "backing_file").removesuffix("\n"):
+                lower.append(device_behind(file, sys))
+        except OSError:
+            continue
+        whole = [number for each in lower if each is not None and (number := whole_device(each, sys))]
+        waiting += [each for each in sorted(set(whole)) if each != device and each not in found]
+        found += [each for each in waiting if each not in found]
+    return tuple(found)
 
 
 BY_ID = Path("/dev/disk/by-id")
@@ -195,6 +218,13 @@ def _capability(
             f"{name} is an NVMe multipath disk, which has no scheduler and is refused by io.cost and "
             "io.latency (limits work; for weights boot with nvme_core.multipath=N, where no second path is "
             "needed)"
+        )
+        return BlockCapability(device, name, None, limits, problem)
+    if not offered and (lower := sorted(each.name for each in (folder / "slaves").glob("*"))):
+        # LVM, device mapper, RAID: requests are passed on to the devices below.
+        problem = (
+            f"{name} is built on {and_list(lower)} and has no scheduler, and io.cost refuses it (limits "
+            f"work; for weights manage what is below instead)"
         )
         return BlockCapability(device, name, None, limits, problem)
     weights = _weights(tree, device, scheduler)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import hint_for
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.model.host import Disk, FoundBy, Vm, VmState
 from slo_ctl.model.slo import CONFIG_KEYS, SloError, SloFields, check_fields, parse_fields
@@ -285,6 +286,10 @@ def load_module() -> Any:
         raise LibvirtError(
             f"libvirt-python is not installed ({error})",
             "install the extra `host` of slo-ctl, or libvirt-python with the headers of libvirt",
+        ) from None
+    except OSError as error:
+        raise LibvirtError(
+            f"libvirt-python cannot be loaded: {error.strerror}", hint_for(error, "reinstall it")
         ) from None
     # By default libvirt also prints every error that it raises.
     module.registerErrorHandler(lambda _context, _error: None, None)

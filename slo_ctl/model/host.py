@@ -79,6 +79,20 @@ class Disk:
     """Path that a block job of libvirt copies it to, such as a storage migration; None without one."""
     copy_device: DeviceNumber | None = None
     """Block device of the copy; None if there is none or it is unknown."""
+    below: tuple[DeviceNumber, ...] = ()
+    """Devices that `device` is built on (LVM and other device mapper, RAID, loop), at all levels."""
+    copy_below: tuple[DeviceNumber, ...] = ()
+    """Devices that `copy_device` is built on."""
+
+    @property
+    def devices(self) -> tuple[DeviceNumber, ...]:
+        """All block devices that its requests pass: each counts, shares and limits them for itself."""
+        return () if self.device is None else (self.device, *self.below)
+
+    @property
+    def copy_devices(self) -> tuple[DeviceNumber, ...]:
+        """All block devices that requests of its copy pass."""
+        return () if self.copy_device is None else (self.copy_device, *self.copy_below)
 
 
 @dataclass(frozen=True, slots=True)

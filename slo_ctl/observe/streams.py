@@ -11,11 +11,11 @@ from types import MappingProxyType
 from typing import Any
 
 from slo_ctl.drives.places import ExportPaths
-from slo_ctl.host.block_device import device_behind
+from slo_ctl.host.block_device import device_behind, devices_below
 from slo_ctl.host.cgroup import ByDevice, CgroupTree, read_counters, walk_groups
 from slo_ctl.host.libvirt import LibvirtHost, Machine, machine_of
 from slo_ctl.host.processes import SocketPeers, qemu_in
-from slo_ctl.model.host import Disk, FoundBy, Stream, Tenant, Vm, VmState
+from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, Stream, Tenant, Vm, VmState
 
 Note = Callable[[str], None]
 
@@ -234,11 +234,13 @@ def with_devices(vm: Vm, roots: HostRoots, note: Note) -> Vm:
 def _with_device(vm: Vm, disk: Disk, roots: HostRoots, note: Note) -> Disk:
     if disk.copy is not None:
         with suppress(OSError, ValueError):
-            disk = replace(disk, copy_device=device_behind(disk.copy, roots.sys))
+            copy_device, below = _devices_behind(disk.copy, roots.sys)
+            disk = replace(disk, copy_device=copy_device, copy_below=below)
     if disk.kind not in _DEVICE_KINDS or disk.source is None:
         return disk
     try:
-        return replace(disk, device=device_behind(disk.source, roots.sys))
+        device, below = _devices_behind(disk.source, roots.sys)
+        return replace(disk, device=device, below=below)
     except FileNotFoundError:
         if vm.state is VmState.SHUT_OFF:
             # Storage of a VM that is shut off may be detached.
@@ -250,16 +252,26 @@ def _with_device(vm: Vm, disk: Disk, roots: HostRoots, note: Note) -> Disk:
     return disk
 
 
+def _devices_behind(path: str, sys: Path) -> tuple[DeviceNumber | None, tuple[DeviceNumber, ...]]:
+    """The device behind a path, and those that it is built on. Raises OSError and ValueError."""
+    device = device_behind(path, sys)
+    return device, () if device is None else devices_below(device, sys)
+
+
 def streams_of(vm: Vm, counters: ByDevice) -> list[Stream]:
-    """A stream for each disk that is not empty, then one for each other device that its cgroup used."""
+    """A stream for each disk that is not empty, then one for each other device that its cgroup used.
+
+    The latter have the disk that is built on the device, if any.
+    """
     streams = [
         Stream(vm.name, disk, vm.cgroup, disk.device, counters.get(disk.device) if disk.device else None)
         for disk in vm.disks
         if disk.source is not None
     ]
     behind_disks = {disk.device for disk in vm.disks}
+    built_on = {device: disk for disk in reversed(vm.disks) for device in disk.below}
     streams += [
-        Stream(vm.name, None, vm.cgroup, device, device_counters)
+        Stream(vm.name, built_on.get(device), vm.cgroup, device, device_counters)
         for device, device_counters in sorted(counters.items())
         if device not in behind_disks
     ]

@@ -5,12 +5,15 @@ Names end in their units; unknown values are left out.
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest, make_wsgi_app
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -21,6 +24,7 @@ from prometheus_client.core import (
 
 from slo_ctl import tool_version
 from slo_ctl.base.errors import UserError
+from slo_ctl.host.bounded_server import IDLE_S, BoundedServer
 from slo_ctl.host.sockets import host_and_port
 from slo_ctl.model.host import IoCounters, LatencyCounts
 from slo_ctl.model.setting import OutcomeState
@@ -337,17 +341,46 @@ class Metrics:
 
     def _start(self, address: str) -> None:
         host, port = host_and_port(address)
-        server, thread = start_http_server(port, host, self._registry)
-
-        def stop() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-        self._listening, self._stop = address, stop
+        server = _Server(_listening_socket(host, port), self._registry)
+        server.start()
+        self._listening, self._stop = address, server.stop
 
     def close(self) -> None:
         """Stop serving over TCP."""
         if self._stop is not None:
             self._stop()
         self._listening, self._stop = "", None
+
+
+_MAX_CONNECTIONS = 32
+
+
+def _listening_socket(host: str, port: int) -> socket.socket:
+    """Raises OSError."""
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_MAX_CONNECTIONS)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+class _Server(BoundedServer, WSGIServer):
+    """prometheus_client's own has no bound on connections, each of which has a thread while it lasts."""
+
+    def __init__(self, listening: socket.socket, registry: CollectorRegistry) -> None:
+        super().__init__(listening, _Connection, _MAX_CONNECTIONS, "metrics")
+        self.server_name, self.server_port = listening.getsockname()[:2]
+        self.setup_environ()
+        self.set_app(make_wsgi_app(registry))
+
+
+class _Connection(WSGIRequestHandler):
+    timeout = IDLE_S
+
+    def log_message(self, *_: Any) -> None:
+        """Do not log requests."""

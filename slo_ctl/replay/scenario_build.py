@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import Fields, did_you_mean
 from slo_ctl.base.quantity import (
@@ -188,6 +189,7 @@ def _vm(fields: Fields, size_bytes: int) -> VmSpec:
         source = _trace(fields, trace, mode)
     elif workload is not None:
         source = _synthetic(fields, workload, mode)
+        _refuse_large_requests(fields, source, size_bytes)
     else:
         misspelt = next((key for key in fields.rest() if get_close_matches(key, _SOURCES)), "")
         if misspelt:
@@ -280,6 +282,16 @@ def _synthetic(fields: Fields, workload: str, mode: Mode) -> SyntheticSource:
     if mode is not Mode.OPEN and "iops" in parameters:
         fields.fail("iops", "has no meaning without mode=open", "add mode=open, or give max= to limit the VM")
     return SyntheticSource(workload, tuple(parameters.items()))
+
+
+def _refuse_large_requests(fields: Fields, source: SyntheticSource, size_bytes: int) -> None:
+    """Refuse sizes of requests that do not fit into the VM. Those that define a workload are shortened."""
+    from traces.request_makers import Sizes
+
+    for key, value in source.parameters:
+        if key in ("bs", "read_bs") and max(Sizes.parse(str(value)).bytes_) > size_bytes:
+            problem = f"holds a size above that of the VM, {numbers.size(size_bytes)}"
+            fields.fail(key, problem, "give smaller requests, or the VM a larger size=")
 
 
 def _workloads_by_parameter() -> dict[str, list[str]]:

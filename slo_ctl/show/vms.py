@@ -131,7 +131,9 @@ def inventory_json(inventory: Inventory) -> dict[str, Any]:
 def _disks_json(vm: Vm) -> list[dict[str, Any]]:
     """Its disks; devices as MAJOR:MINOR."""
     return [
-        asdict(disk) | {"device": _device(disk.device), "copy_device": _device(disk.copy_device)}
+        asdict(disk)
+        | {name: _device(getattr(disk, name)) for name in ("device", "copy_device")}
+        | {name: [str(each) for each in getattr(disk, name)] for name in ("below", "copy_below")}
         for disk in vm.disks
     ]
 

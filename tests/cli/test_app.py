@@ -413,3 +413,26 @@ def test_missing_configuration_directory_is_refused(
     file.write_text("")
     assert run("daemon", *root, "--config", str(file)) == 2
     assert f"hint: give its directory: --config {tmp_path}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", [None, "/x/devices"])
+def test_too_few_open_files_are_named_as_the_cause(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], path: str | None
+) -> None:
+    """It was an unexpected OSError, to be reported as a bug."""
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+    monkeypatch.setattr(app, "build", lambda _: lambda **_: fail())
+    assert run("plan") == 1
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error == f"slo-ctl: {path or 'cannot open a file'}: Too many open files"
+    assert hint == "hint: allow this process more open files, such as with `ulimit -n 1024`"
+
+
+def test_the_package_itself_is_a_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "slo_ctl", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("slo-ctl ")

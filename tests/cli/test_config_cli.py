@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,19 @@ def test_fields_of_a_class_are_shown_with_their_origin(
     assert values["vm.web", "max_bandwidth"] == ("1MiB", "slo-ctl.toml:3 (class gold)")
     assert config(folder, "show", "--no-origin") == 0
     assert "slo-ctl.toml" not in capsys.readouterr().out
+
+
+def test_reload_does_not_warn_about_files_that_only_the_daemon_may_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member of the group slo-ctl was warned that it may not read them, after a reload that succeeded."""
+    place = DaemonPlaces.in_use(tmp_path).config
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "slo-ctl.toml").write_text('[api]\ngroup = "nobody-is-in-it"\n')
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with FakeDaemon(tmp_path, {"/v1/reload": {"format_version": 1, "config_problem": ""}}):
+        assert app.run(["config", "reload", "--root", str(tmp_path)]) == 0
+    assert capsys.readouterr() == ("the daemon has reloaded its configuration\n", "")
 
 
 def test_reload_reports_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,11 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+from test_loop import CONFIG, FakeObserver
+
 from slo_ctl.act.journal import Journal, Original
 from slo_ctl.act.libvirt import LibvirtActuator
+from slo_ctl.daemon.block_devices import BlockDevices
+from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.daemon.loop import Daemon
 from slo_ctl.daemon.settings import InheritedSettings
 from slo_ctl.model.host import BFQ, DeviceNumber, Disk, FoundBy, Vm, VmState
-from slo_ctl.model.setting import Knob, Lever
+from slo_ctl.model.setting import Knob, Lever, OutcomeState
 from slo_ctl.observe.streams import Inventory
 
 UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
@@ -100,3 +106,53 @@ def test_more_vms_need_no_more_passes_over_the_journal(tmp_path: Path) -> None:
     for _ in range(3):
         settings.add_to(journal, Inventory(None, None, vms, (), ()), Restoring(100), [DEVICE])
     assert journal.passes == 3
+
+
+class Undone(Restoring):
+    """As `Restoring`, and restores the weight."""
+
+    levers = frozenset({Lever.LIBVIRT_WEIGHT})
+
+    def identity(self, knob: Knob) -> str:
+        assert knob == WEIGHT
+        return ""
+
+    def owns(self, knob: Knob) -> bool:
+        return knob == WEIGHT
+
+    def read(self, knob: Knob) -> float | None:
+        assert knob == WEIGHT
+        return self.live
+
+    def write(self, knob: Knob, value: float | None) -> None:
+        assert knob == WEIGHT
+        assert value is not None
+        self.live = value
+
+    def normalise(self, knob: Knob, value: float | None) -> float | None:
+        assert knob == WEIGHT
+        return value
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_settings_of_a_vm_that_is_restored_while_the_daemon_stops_are_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """`apply --undo` did so, a stop did not: the weight of the saved VM stayed after the daemon had ended."""
+    observer = FakeObserver()
+    daemon = Daemon(CONFIG, DaemonPlaces(tmp_path), make_observer=lambda *_: observer)
+    libvirt = Undone(700)
+    daemon.epoch()
+    monkeypatch.setattr(BlockDevices, "numbers", property(lambda _: {"fast": DEVICE}))
+    daemon._actuators.libvirt = libvirt
+    daemon._actuators.active.append(libvirt)
+    observer.vms = (replace(PAUSED, state=VmState.RUNNING),)
+    if fails:
+        monkeypatch.setattr(observer, "observe", lambda: 1 / 0)
+        daemon._journal.add({WEIGHT: Original(100.0, "web")})
+    outcomes = daemon.stop(undo=True)
+    assert [outcome.state for outcome in outcomes] == [OutcomeState.RESTORED]
+    assert libvirt.live == 100

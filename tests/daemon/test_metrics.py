@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+import threading
 import urllib.request
 from collections import Counter
+from contextlib import ExitStack
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import until
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.model.host import IoCounters, LatencyCounts
@@ -125,3 +128,26 @@ def test_metrics_stay_where_they_were_when_another_address_is_refused() -> None:
             metrics.listen(f"127.0.0.1:{taken.getsockname()[1]}")
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
         metrics.close()
+
+
+def test_clients_that_send_half_a_request_do_not_keep_others_from_the_metrics() -> None:
+    """Each had a thread and a descriptor of the daemon for as long as it liked: 300 took 300."""
+    metrics, port = Metrics(lambda: STATUS), free_port()
+    metrics.listen(f"127.0.0.1:{port}")
+    threads = threading.active_count()
+    with ExitStack() as stack:
+        for _ in range(100):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            client.sendall(b"GET /metr")
+        assert client.recv(1) == b"", "the last one is refused"
+        assert threading.active_count() <= threads + 32
+
+        def served() -> bool:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as reply:
+                    return b"slo_ctl_vm_weight" in reply.read()
+            except OSError:
+                return False
+
+        until(served, "the others were disconnected")
+    metrics.close()

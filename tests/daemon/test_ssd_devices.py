@@ -24,6 +24,7 @@ from slo_ctl.drives.places import places
 from slo_ctl.drives.record import SETTINGS_FILE
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.model.decision import Decision, MovePlan
+from slo_ctl.model.host import Stream, Tenant
 from slo_ctl.model.measurement import ACCESSES, RAND_READ, RAND_WRITE, Access, Direction, Measurement
 from slo_ctl.model.sample import DeviceSample, FlashTiming
 from slo_ctl.model.setting import Knob, Lever
@@ -256,3 +257,22 @@ def test_time_left_of_moves_is_measured_or_it_is_said_why_they_wait(
     assert text(0.0)[0].startswith(", none in ")
     for speed in (None, 0.0, 0.5):
         assert text(speed, "paused for the p99 of db")[0] == ", paused for the p99 of db"
+
+
+def test_a_vm_that_has_moved_to_another_namespace_leaves_its_device(followed: Followed) -> None:
+    """Its row stayed, idle, until the daemon was restarted; a client that reconnects keeps it."""
+    device = followed.device()
+    here, there = (Stream("web", None, "/web", None, tenant=Tenant(name, "a")) for name in ("d", "other"))
+
+    def remains(at_s: float, *streams: Stream, served: bool = True) -> bool:
+        device.sample = DeviceSample(FlashTiming(64, 50.0, 200.0, 1500.0, 10.0), ()) if served else None
+        return "a" in device.remaining(streams, at_s)
+
+    device.occupants = {"a": Occupant("web", "web", Slo())}
+    assert remains(0.0, here)
+    assert remains(1000.0), "it may come back"
+    assert remains(1000.0, there)
+    assert remains(1020.0, here, there)
+    assert remains(1100.0, there, served=False)
+    assert remains(1120.0, there)
+    assert not remains(1131.0, there)

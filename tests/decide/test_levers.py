@@ -200,6 +200,21 @@ def test_libvirt_without_a_known_disk_limits_the_device() -> None:
     assert ("uuid-web", "read_iops", "7:0") in values(wanted)
 
 
+def test_a_disk_on_a_volume_is_limited_by_qemu_where_one_managed_device_is_below_it() -> None:
+    """The VM had limits for reads and for writes, and before any I/O it used no managed device."""
+    volume, raid = DeviceNumber(253, 0), DeviceNumber(9, 0)
+    both = Capabilities(1, PLAIN.devices | {OTHER: BlockCapability(OTHER, "sda", BFQ, True)})
+    web = domain("web", Disk("vda", "block", "/dev/vg/a", volume, below=(FAST,)))
+    wanted = settings_of([web], {"web": Slo(max_iops=500)}, (), {"fast": FAST, "other": OTHER}, both)
+    assert values(wanted) == {("uuid-web", "weight", ""): 100, ("uuid-web", "total_iops", "vda"): 500}
+    # The two managed devices may need different limits, but QEMU has one for the disk.
+    web = domain("web", Disk("vda", "block", "/dev/md0", raid, below=(FAST, OTHER)))
+    wanted = settings_of([web], {"web": Slo(max_iops=500)}, (), {"fast": FAST, "other": OTHER}, both)
+    assert {(name, device) for _, name, device in values(wanted) if device} == {
+        (name, device) for name in ("read_iops", "write_iops") for device in ("7:0", "8:0")
+    }
+
+
 def test_a_copy_of_a_disk_is_not_limited_by_the_maximum_of_its_vm() -> None:
     """A storage migration was slowed down to the maximum of the guest, which its disk keeps anyway."""
     copied = Disk("vda", "block", "/x", FAST, "/y", OTHER)

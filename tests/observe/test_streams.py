@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from fake_host import PLAIN, SCOPE, FakeHost
 from slo_ctl.host import libvirt as libvirt_domains
 from slo_ctl.host.block_device import whole_device
 from slo_ctl.host.cgroup import require_tree
-from slo_ctl.host.libvirt import LibvirtHost
+from slo_ctl.host.libvirt import LibvirtError, LibvirtHost
 from slo_ctl.host.processes import QemuProcess, identity
 from slo_ctl.model.host import DeviceNumber, FoundBy, IoCounters, Vm, VmState
 from slo_ctl.observe.streams import Inventory, read_inventory, with_configured
@@ -269,3 +270,14 @@ def test_configured_name_takes_precedence_over_a_found_one() -> None:
     assert with_configured([of_libvirt], {"web": "/slo/web"}) == [of_libvirt]
     other = replace(of_libvirt, cgroup="/machine/other")
     assert [vm.name for vm in with_configured([other, stranger], {})] == ["web", stranger.cgroup]
+
+
+def test_a_module_that_cannot_be_opened_is_a_problem_of_libvirt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With too few open files the thread of libvirt ended with a traceback."""
+
+    def fail(name: str) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), name)
+
+    monkeypatch.setattr(libvirt_domains, "import_module", fail)
+    with pytest.raises(LibvirtError, match=r"cannot be loaded: Too many open files \(.*ulimit -n"):
+        libvirt_domains.load_module()

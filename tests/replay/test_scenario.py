@@ -249,6 +249,12 @@ def test_bad_weights_are_refused(weight: str) -> None:
         ("name=db,workload=hotcold,r=2", "r=2 is not valid: 2 is not in 0 .. 1", "hot pages"),
         ("name=db,workload=hotcold,r=nan%", "r=nan% is not a finite number", "hot pages"),
         ("name=db,workload=uniform,bs=0", "bs=0 is not valid", "request size"),
+        (
+            "name=db,workload=uniform,size=1MiB,bs=4k+2MiB",
+            "bs=4k+2MiB holds a size above that of the VM, 1 MiB",
+            "size=",
+        ),
+        ("name=db,workload=zipf,read=.5,size=1MiB,read_bs=2MiB", "read_bs=2MiB holds a size above", "size="),
         ("name=db,workload=mixed,mix=a:3", "mix=a:3 is not valid", "weights"),
         ("name=db,workload=uniform,iops=5", "iops=5 has no meaning", "mode=open"),
         (

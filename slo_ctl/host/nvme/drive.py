@@ -407,9 +407,9 @@ def users_of(
             continue
     for vm in vms:
         for disk in vm.disks:
-            path = numbers.get(disk.device) if disk.device is not None else None
-            if path is not None and vm.name != except_vm:
-                users.setdefault(blocks[path], f"disk {disk.target} of VM {vm.name}")
+            for path in (numbers[each] for each in disk.devices if each in numbers):
+                if vm.name != except_vm:
+                    users.setdefault(blocks[path], f"disk {disk.target} of VM {vm.name}")
     for block, nsid in blocks.items():
         if nsid not in users and (user := _kernel_user(block)):
             users[nsid] = user
