@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::error::FtlError;
 
 const MAGIC: [u8; 8] = *b"SLOCTLFT";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Limit of the head, so that a damaged length does not allocate all memory.
 const MAX_HEAD_BYTES: u64 = 1 << 32;
 

@@ -70,15 +70,12 @@ fn options() -> impl Strategy<Value = PageMappingOptions> {
         Just(VictimPolicy::DChoices(3)),
         Just(VictimPolicy::Random),
     ];
-    (victims, any::<bool>(), 1..3u32, prop_oneof![Just(None), Just(Some(2))]).prop_map(
-        |(victim, separate_gc_frontier, free_floor, wear_spread_limit)| PageMappingOptions {
-            victim,
-            separate_gc_frontier,
-            free_floor,
-            wear_spread_limit,
-            seed: 1,
-        },
-    )
+    (victims, any::<bool>(), 1..3u32).prop_map(|(victim, separate_gc_frontier, free_floor)| PageMappingOptions {
+        victim,
+        separate_gc_frontier,
+        free_floor,
+        seed: 1,
+    })
 }
 
 proptest! {
@@ -224,22 +221,6 @@ fn the_largest_drive_works_within_9_bytes_a_page_and_a_larger_one_is_refused() {
 
     let Err(FtlError::Invalid { field: "size", reason }) = of_pages(most + 1024) else { panic!("not refused") };
     assert!(reason.contains(&most.to_string()), "{reason}");
-}
-
-#[test]
-fn wear_levelling_narrows_the_spread() {
-    let spread = |wear_spread_limit| {
-        let mut ftl = drive(400, 1, 16, PageMappingOptions { wear_spread_limit, ..PageMappingOptions::default() });
-        let tenant = ftl.create(16 * 340, Placement::Isolated, 50).unwrap();
-        (0..16 * 340).for_each(|p| ftl.write_page(tenant, p, &mut Untimed));
-        // Nine tenths of the data never change.
-        (0..600_000u64).for_each(|i| ftl.write_page(tenant, i * 7919 % 544, &mut Untimed));
-        ftl.check().unwrap();
-        let (low, high) = ftl.space(tenant).unwrap().erases_min_max;
-        high - low
-    };
-    let (without, with) = (spread(None), spread(Some(8)));
-    assert!(with * 4 < without, "{without} without, {with} with");
 }
 
 #[test]
