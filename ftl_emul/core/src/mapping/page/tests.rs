@@ -1,5 +1,6 @@
 use super::*;
 use crate::mapping::changes::{Change, Contents, changes, pick, three_tenants};
+use crate::mapping::snapshot_file::{PROLOGUE_BYTES, head_bytes, sum_anew};
 use crate::nand::Untimed;
 use crate::pool::SPARE;
 use proptest::prelude::*;
@@ -178,6 +179,19 @@ fn a_damaged_snapshot_is_refused() {
 }
 
 #[test]
+fn no_memory_is_allocated_as_a_damaged_head_says() {
+    let mut file = Vec::new();
+    preconditioned().save("", &mut file).unwrap();
+    // Geometry and options come first.
+    for at in PROLOGUE_BYTES + 8..PROLOGUE_BYTES + 24 {
+        let mut damaged = file.clone();
+        damaged[at] ^= 0x41;
+        let Err(refusal) = PageMapping::restore(&mut &damaged[..]) else { panic!("byte {at} was changed") };
+        assert!(refusal.to_string().contains("the checksum does not match"), "byte {at}: {refusal}");
+    }
+}
+
+#[test]
 fn forged_snapshot_with_valid_checksum_is_refused_or_consistent() {
     let mut file = Vec::new();
     preconditioned().save("", &mut file).unwrap();
@@ -187,8 +201,7 @@ fn forged_snapshot_with_valid_checksum_is_refused_or_consistent() {
         for flip in [0x01, 0x80, 0xff] {
             let mut forged = file.clone();
             forged[at] ^= flip;
-            let sum = crc32fast::hash(&forged[..body]);
-            forged[body..].copy_from_slice(&sum.to_le_bytes());
+            sum_anew(&mut forged, head_bytes(&file));
             if let Ok((mut ftl, _)) = PageMapping::restore(&mut &forged[..]) {
                 ftl.check().unwrap();
                 (0..200).for_each(|page| ftl.write_page(TenantId(0), page, &mut Untimed));
