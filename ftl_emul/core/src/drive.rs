@@ -209,6 +209,12 @@ impl Drive {
         with_mapping!(&self.mapping, m => m.spare_blocks())
     }
 
+    /// The fewest OPS blocks with which the owner of blocks works.
+    #[must_use]
+    pub fn min_ops_blocks(&self) -> u64 {
+        with_mapping!(&self.mapping, m => m.tenancy().min_ops_blocks)
+    }
+
     /// Flash-side counters of a tenant.
     pub fn counters(&self, tenant: TenantId) -> Result<&TenantCounters, FtlError> {
         with_mapping!(&self.mapping, m => m.counters(tenant))

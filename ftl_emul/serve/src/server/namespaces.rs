@@ -353,19 +353,12 @@ fn request_again(drive: &mut Drive, moves: &[(Option<TenantId>, Option<TenantId>
 }
 
 /// The fewest OPS blocks that a new namespace can have.
-fn least_ops(drive: &mut Drive, placement: Placement) -> u64 {
+fn least_ops(drive: &Drive, placement: Placement) -> u64 {
     let shared = |tenant: &TenantId| drive.space(*tenant).is_ok_and(|space| space.placement == Placement::Shared);
     if placement == Placement::Shared && drive.tenants().iter().any(shared) {
         return 0;
     }
-    match drive.create_tenant(1, Placement::Isolated, 0) {
-        Err(FtlError::BelowMinimumOps { minimum, .. }) => minimum,
-        Ok(tenant) => {
-            let _just_created = drive.delete_tenant(tenant);
-            0
-        }
-        Err(_) => 0,
-    }
+    drive.min_ops_blocks()
 }
 
 /// Amount that a namespace has read and written.
