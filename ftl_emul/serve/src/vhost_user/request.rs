@@ -33,8 +33,6 @@ const MAX_DATA_BYTES: u64 = MAX_SEGMENTS as u64 * MAX_SEGMENT_BYTES as u64;
 const HEADER_BYTES: usize = 16;
 /// `struct virtio_blk_discard_write_zeroes`: sector, number of sectors, flags.
 const RANGE_BYTES: usize = 16;
-/// Zeroes written at once where the file system cannot zero a range.
-const ZEROES_BYTES: usize = 128 << 10;
 
 /// A part of a buffer in the guest's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,7 +237,7 @@ impl BlockRequest {
             let done = if self.kind == Kind::Discard {
                 disk.namespace.trim(disk.model, offset, length, flags, awaited)
             } else {
-                write_zeroes(disk, offset, length, flags, awaited)
+                disk.namespace.zero_or_write(disk.model, offset, length, flags, awaited)
             };
             done.map_err(|e| failed(&e))?;
         }
@@ -303,25 +301,6 @@ fn take_header(memory: &GuestMemoryMmap, readable: &mut Vec<Segment>, header: &m
     }
     readable.retain(|segment| segment.length > 0);
     rest.is_empty()
-}
-
-fn write_zeroes(disk: &Disk, offset: u64, length: u64, flags: Flags, awaited: &dyn Fn() -> Awaited) -> io::Result<()> {
-    match disk.namespace.zero(disk.model, offset, length, flags, awaited) {
-        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
-        done => return done,
-    }
-    // The file system has no fast operation for it.
-    let zeroes = vec![0; exact::<usize>(length.min(ZEROES_BYTES as u64))];
-    let mut done = 0;
-    while done < length {
-        if awaited() != Awaited::Yes {
-            return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
-        }
-        let piece = exact::<usize>((length - done).min(ZEROES_BYTES as u64));
-        disk.namespace.write(disk.model, &zeroes[..piece], offset + done, flags, awaited)?;
-        done += piece as u64;
-    }
-    Ok(())
 }
 
 /// The status for an error of the backing file: there is only one.
