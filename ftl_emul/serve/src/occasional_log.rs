@@ -23,4 +23,10 @@ impl OccasionalLog {
         eprintln!("slo-ctl: {}{more}", line());
         *state = (0, Some(Instant::now()));
     }
+
+    /// Lines left out since the last one.
+    #[cfg(test)]
+    pub fn left_out(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
 }

@@ -72,7 +72,7 @@ struct Slot {
     current: Mutex<Option<Arc<Client>>>,
     free: Condvar,
     size_bytes: AtomicU64,
-    log: OccasionalLog,
+    log: Arc<OccasionalLog>,
 }
 
 /// See the module.
@@ -123,7 +123,7 @@ impl VhostUser {
         }
         self.server.descriptors.add([Owner::VhostUser(namespace.name.clone())])?;
         let size_bytes = AtomicU64::new(namespace.size_bytes());
-        let (current, free, log) = (Mutex::default(), Condvar::new(), OccasionalLog::default());
+        let (current, free, log) = (Mutex::default(), Condvar::new(), Arc::default());
         let slot = Arc::new(Slot { namespace, listener, current, free, size_bytes, log });
         let (here, its_slot) = (Arc::clone(self), Arc::clone(&slot));
         run("slo-ctl vhost accept", move || here.listen(&its_slot))?;
@@ -190,7 +190,8 @@ impl VhostUser {
         let peer = sockopt::socket_peercred(&stream)?;
         let is_trusted = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
         let server = self.server;
-        let disk = Disk::new(Arc::clone(&slot.namespace), &server.model, &server.config.name);
+        let (namespace, log) = (Arc::clone(&slot.namespace), Arc::clone(&slot.log));
+        let disk = Disk::new(namespace, &server.model, &server.config.name, log);
         let serving = Serving {
             granule_bytes: server.config.granule_bytes(),
             is_untimed: server.time_scale.is_none(),

@@ -16,6 +16,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, Volati
 
 use crate::model::Model;
 use crate::namespace::{Awaited, Flags, Namespace};
+use crate::occasional_log::OccasionalLog;
 
 /// Sectors are of 512 bytes, whatever the block size (5.2.6).
 pub const SECTOR_SHIFT: u32 = 9;
@@ -316,11 +317,12 @@ pub struct Disk {
     pub model: &'static Model,
     /// Serial number that a guest sees.
     pub id: String,
+    pub(super) log: Arc<OccasionalLog>,
 }
 
 impl Disk {
     /// The namespace of a device. Its serial number is `DEVICE-NAMESPACE`, shortened to what `GET_ID` has room for.
-    pub fn new(namespace: Arc<Namespace>, model: &'static Model, device: &str) -> Self {
+    pub fn new(namespace: Arc<Namespace>, model: &'static Model, device: &str, log: Arc<OccasionalLog>) -> Self {
         let most = exact::<usize>(VIRTIO_BLK_ID_BYTES);
         let mut id = format!("{device}-{}", namespace.name);
         if id.len() > most {
@@ -328,6 +330,11 @@ impl Disk {
             let hash = id.bytes().fold(0x811c_9dc5_u32, |hash, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193));
             id = format!("{}-{hash:08x}", &id[..most - 9]);
         }
-        Self { namespace, model, id }
+        Self { namespace, model, id, log }
+    }
+
+    /// Logs what a guest has done, at a limited rate, however often it connects.
+    pub fn say(&self, what: &str) {
+        self.log.say(|| format!("vhost-user: namespace {}: {what}", self.namespace.name));
     }
 }

@@ -268,7 +268,7 @@ impl Virtqueue {
     /// The queue is unusable until the driver resets it.
     fn break_off(&self, state: &mut State, why: &str) -> Next {
         if !state.broken {
-            eprintln!("slo-ctl: vhost-user: namespace {}: a queue was stopped: {why}", self.disk.namespace.name);
+            self.disk.say(&format!("a queue was stopped: {why}"));
         }
         state.broken = true;
         Next::Stop
