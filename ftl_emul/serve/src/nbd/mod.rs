@@ -28,6 +28,7 @@ use crate::inherited;
 use crate::occasional_log::OccasionalLog;
 use crate::parameters::{Latency, Parameters};
 use crate::server::Server;
+use crate::threads;
 use connection::{Connection, Rooms};
 
 /// Largest number of connections per socket. Each has its own threads and descriptors.
@@ -255,8 +256,8 @@ impl Socket {
             outlast(front, &ending, &stream);
             converse(front, stream, only.as_deref(), Some(taken));
         };
-        if let Err(e) = thread::Builder::new().name("slo-ctl nbd".into()).spawn(serve) {
-            refused.say(|| format!("refused a connection: cannot start a thread: {e}"));
+        if let Err(e) = threads::start("slo-ctl nbd", serve) {
+            refused.say(|| format!("refused a connection: {e}"));
         }
     }
 }

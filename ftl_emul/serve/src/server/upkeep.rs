@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ftl_core::Drive;
@@ -13,6 +13,7 @@ use crate::error::ServeError;
 use crate::namespace::Namespace;
 use crate::preconditioning;
 use crate::server::{Server, lock_anyway};
+use crate::threads;
 
 /// Interval in which gathered requests are applied, blocks moved and checkpoints considered.
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(200);
@@ -44,10 +45,7 @@ impl Server {
     }
 
     fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ServeError> {
-        let thread = thread::Builder::new()
-            .name(name.into())
-            .spawn(work)
-            .map_err(|e| ServeError::File(format!("cannot start a thread: {e}")))?;
+        let thread = threads::start(name, work)?;
         lock_anyway(&self.upkeep.threads).push(thread);
         Ok(())
     }

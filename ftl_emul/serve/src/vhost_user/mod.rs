@@ -37,6 +37,7 @@ use crate::namespace::Namespace;
 use crate::occasional_log::OccasionalLog;
 use crate::parameters::Parameters;
 use crate::server::Server;
+use crate::threads;
 use request::Disk;
 use session::{Serving, Session};
 
@@ -96,15 +97,8 @@ pub fn start(server: &'static Server, parameters: &Parameters) -> Result<Option<
         }
     }
     let here = Arc::clone(&served);
-    run("slo-ctl vhost look", move || here.look_after())?;
+    threads::start("slo-ctl vhost look", move || here.look_after())?;
     Ok(Some(served))
-}
-
-fn run(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ServeError> {
-    match thread::Builder::new().name(name.into()).spawn(work) {
-        Ok(_detached) => Ok(()),
-        Err(e) => Err(ServeError::File(format!("cannot start a thread: {e}"))),
-    }
 }
 
 impl VhostUser {
@@ -126,7 +120,7 @@ impl VhostUser {
         let (current, free, log) = (Mutex::default(), Condvar::new(), Arc::default());
         let slot = Arc::new(Slot { namespace, listener, current, free, size_bytes, log });
         let (here, its_slot) = (Arc::clone(self), Arc::clone(&slot));
-        run("slo-ctl vhost accept", move || here.listen(&its_slot))?;
+        threads::start("slo-ctl vhost accept", move || here.listen(&its_slot))?;
         slots.push(slot);
         Ok(())
     }
@@ -179,7 +173,7 @@ impl VhostUser {
             }
             its_slot.release();
         };
-        if run("slo-ctl vhost client", serve).is_err() {
+        if threads::start("slo-ctl vhost client", serve).is_err() {
             // Without a thread the connection is dropped, and the client tries again.
             slot.release();
         }
