@@ -5,12 +5,13 @@
 //! no more than is left for the others. A client without a descriptor is refused at once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::{ServeError, refuse};
 use crate::parameters::Parameters;
+use crate::threads::lock;
 
 /// For the server itself: files that are written, recordings, clients that are about to be rejected.
 const SERVERS_OWN: usize = 64;
@@ -102,7 +103,7 @@ impl Budget {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Number of descriptors of an NBD connection.

@@ -30,6 +30,7 @@ use crate::recent::{History, Throttled};
 use crate::recording::Recorder;
 use crate::request_memory::Pool;
 use crate::settings::{Created, Settings};
+use crate::threads::lock;
 pub use namespaces::Wanted;
 use upkeep::Upkeep;
 
@@ -238,12 +239,12 @@ impl Server {
 
     /// Settings changed since the device was created.
     pub fn settings(&self) -> MutexGuard<'_, Settings> {
-        lock_anyway(&self.settings)
+        lock(&self.settings)
     }
 
     /// How the placement was preconditioned, if it was.
     pub fn preconditioned(&self) -> Option<Preconditioned> {
-        lock_anyway(&self.preconditioned).clone()
+        lock(&self.preconditioned).clone()
     }
 
     /// Brings the placement, in memory until it is next saved, to its steady state; `progress` gets the capacities
@@ -266,7 +267,7 @@ impl Server {
             return refuse("the client of the preconditioning has disconnected; the placement is unchanged");
         }
         let preconditioned = Preconditioned::of(&report, pages);
-        *lock_anyway(&self.preconditioned) = Some(preconditioned.clone());
+        *lock(&self.preconditioned) = Some(preconditioned.clone());
         Ok(preconditioned)
     }
 }
@@ -307,9 +308,4 @@ fn model(
         Some(clock) => Model::Timed(Arc::new(Timed::new(drive, clock)?)),
     };
     Ok(Modelled { model, origin: Some(origin), preconditioned, ops_blocks: Some(ops_blocks) })
-}
-
-/// Data behind these locks is changed in one step, so that a panic elsewhere leaves it whole.
-fn lock_anyway<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -37,7 +37,7 @@ use crate::namespace::Namespace;
 use crate::occasional_log::OccasionalLog;
 use crate::parameters::Parameters;
 use crate::server::Server;
-use crate::threads;
+use crate::threads::{self, lock};
 use request::Disk;
 use session::{Serving, Session};
 
@@ -286,10 +286,6 @@ impl Slot {
             let _not_sent = send(messages, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn header(request: u32, flags: u32, size: u32) -> [u8; MESSAGE_BYTES] {
