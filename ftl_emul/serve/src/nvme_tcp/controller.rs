@@ -151,13 +151,14 @@ impl Controller {
         self.heard.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the keep alive timeout has expired.
+    /// Whether the keep alive timeout has expired, and its connections are still to be ended.
     pub fn is_forsaken(&self, now: Instant) -> bool {
         let mut state = self.state();
         if self.heard.swap(false, Ordering::Relaxed) {
             state.heard = now;
         }
-        state.keep_alive.is_some_and(|most| now.saturating_duration_since(state.heard) > most)
+        let is_late = state.keep_alive.is_some_and(|most| now.saturating_duration_since(state.heard) > most);
+        is_late && !self.ended.load(Ordering::Relaxed)
     }
 
     /// Ready for commands other than those of Fabrics.
