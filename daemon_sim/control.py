@@ -26,9 +26,7 @@ _OPERATIONS = {
     "flushes": "flushes",
 }
 """Operations: the core's name by the name in replies."""
-_NOT_REPORTED = frozenset(
-    {"victim_histogram", "wear_page_writes", "min_erases", "max_erases", "moved_pages_of"}
-)
+_NOT_REPORTED = frozenset({"victim_histogram", "min_erases", "max_erases", "moved_pages_of"})
 """Counters of the core that the server does not report."""
 _PERCENTILES = ("p50", "p99", "p999")
 

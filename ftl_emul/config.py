@@ -43,8 +43,6 @@ class Config:
     """GC copies go to separate open blocks."""
     free_floor: int = 1
     """Erased blocks that each tenant keeps on each die; with bast and fast, on all dies together."""
-    wear_spread_limit: int | None = None
-    """Static wear levelling acts on differences of more erases than this; None: never."""
     scheduler: str = "fifo"
     """A name of `schedulers()`."""
     device_queue_depth: int | None = None

@@ -43,7 +43,6 @@ def configs(draw: st.DrawFn) -> Config:
         victim=draw(st.sampled_from([name for name, _ in victim_policies()])),
         separate_gc_frontier=draw(st.booleans()),
         free_floor=draw(st.integers(1, 2)),
-        wear_spread_limit=draw(st.sampled_from([None, 2])),
         paper_timing=draw(st.booleans()),
         copyback=draw(st.booleans()),
         scheduler=draw(st.sampled_from([name for name, _ in schedulers()])),
@@ -59,10 +58,10 @@ def with_tenants(config: Config, placements: list[bool]) -> Device:
 
 
 def expect(device: Device, models: dict[int, PageModel]) -> None:
-    """The models agree; the counters of pages that GC and wear levelling moved are consistent."""
+    """The models agree; the counters of pages that GC moved are consistent."""
     for counters in expect_models(device, models):
         assert sum(counters["victim_histogram"]) == counters["victims"]
-        assert counters["victim_valid_pages"] + counters["wear_page_writes"] == counters["gc_page_writes"]
+        assert counters["victim_valid_pages"] == counters["gc_page_writes"]
 
 
 BATCHES = batch_lists(12)

@@ -118,7 +118,6 @@ def test_a_restored_drive_has_the_same_future(
         ({"mapping": "dftl", "cached_entries": 0}, "cached_entries: 0"),
         ({"mapping": "fast", "cached_entries": 10}, "fast has its whole map in memory"),
         ({"mapping": "bast", "victim": "fifo"}, "bast merges log blocks and has no GC"),
-        ({"mapping": "bast", "wear_spread_limit": 3}, "bast has no static wear levelling"),
         ({"mapping": "dftl", "cluster_dies": 2, "channels": 2}, "dftl has no clustered blocks"),
     ],
 )

@@ -46,8 +46,6 @@ enum AnyMapping {
 const BAST: u8 = <Bast as LogScheme>::SNAPSHOT_CODE;
 const FAST: u8 = <Fast as LogScheme>::SNAPSHOT_CODE;
 const DFTL: u8 = DftlMapping::SNAPSHOT_CODE;
-/// Codes that earlier versions gave to drives with page numbers of five bytes, of the page mapping and of DFTL.
-const TOO_LARGE: [u8; 2] = [5, 0xD5];
 
 fn labelled<M>((mapping, label): (M, String), kind: impl FnOnce(M) -> AnyMapping) -> (AnyMapping, String) {
     (kind(mapping), label)
@@ -99,11 +97,6 @@ impl Drive {
             BAST => labelled(BastMapping::restore(from)?, AnyMapping::Bast),
             FAST => labelled(FastMapping::restore(from)?, AnyMapping::Fast),
             DFTL => labelled(DftlMapping::restore(from)?, AnyMapping::Dftl),
-            code if TOO_LARGE.contains(&code) => {
-                return Err(FtlError::Snapshot(
-                    "of a drive of 2^32 pages or more, which is no longer supported".into(),
-                ));
-            }
             _ => labelled(PageMapping::restore(from)?, AnyMapping::Page),
         };
         let geometry = *with_mapping!(&mapping, m => m.geometry());
@@ -214,6 +207,12 @@ impl Drive {
     #[must_use]
     pub fn spare_blocks(&self) -> u64 {
         with_mapping!(&self.mapping, m => m.spare_blocks())
+    }
+
+    /// The fewest OPS blocks with which the owner of blocks works.
+    #[must_use]
+    pub fn min_ops_blocks(&self) -> u64 {
+        with_mapping!(&self.mapping, m => m.tenancy().min_ops_blocks)
     }
 
     /// Flash-side counters of a tenant.
@@ -370,39 +369,4 @@ impl Drive {
 fn engine(geometry: &Geometry, options: DriveOptions) -> Engine {
     let costs = PageCosts::new(geometry, &options.timing, options.timing_model);
     Engine::new(geometry, costs, options.scheduler, options.device_queue_depth)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Cursor;
-
-    use super::*;
-    use crate::mapping::page::PageMappingOptions;
-
-    #[test]
-    fn oversized_snapshot_is_refused_with_the_reason() {
-        let geometry = Geometry {
-            page_bytes: 4096,
-            pages_per_block: 8,
-            blocks_per_die: 16,
-            channels: 1,
-            dies_per_channel: 1,
-            planes: 1,
-        };
-        let options = DriveOptions {
-            timing: NandTiming { read_ns: 1, program_ns: 1, erase_ns: 1, transfer_ns: 1, suspend_ns: 0 },
-            timing_model: TimingModel::Paper,
-            scheduler: SchedulerPolicy::Fifo,
-            device_queue_depth: None,
-        };
-        let mut drive = Drive::new(geometry, PageMappingOptions::default(), options).unwrap();
-        let mut file = Vec::new();
-        drive.save("", &mut file).unwrap();
-        assert!(Drive::restore(&mut Cursor::new(&file), options).is_ok());
-        for code in TOO_LARGE {
-            file[PROLOGUE_BYTES - 1] = code;
-            let Err(refusal) = Drive::restore(&mut Cursor::new(&file), options) else { panic!("not refused") };
-            assert!(refusal.to_string().contains("2^32 pages"), "{refusal}");
-        }
-    }
 }

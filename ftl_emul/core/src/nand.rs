@@ -22,7 +22,7 @@ pub trait Nand {
     /// A page is read because the host rewrites a part of it; its program follows.
     fn read_for_rewrite(&mut self, die: DieId);
 
-    /// GC, wear levelling or reclaim copies `pages` pages within the die.
+    /// GC or reclaim copies `pages` pages within the die.
     fn copy(&mut self, die: DieId, pages: u32);
 
     /// A merge copies `pages` pages from one die to another, or within one when both are the same.

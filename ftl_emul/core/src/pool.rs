@@ -70,8 +70,6 @@ pub(crate) struct Pool {
     pub free: FreeBlocks,
     pub frontiers: [Frontier; 2],
     pub victims: VictimIndex,
-    /// Erases since static wear levelling last looked at this pool.
-    pub erases_since_levelling: u32,
 }
 
 impl Pool {
@@ -83,7 +81,6 @@ impl Pool {
             free: FreeBlocks::default(),
             frontiers: [Frontier::CLOSED; 2],
             victims: VictimIndex::new(policy, pages_per_block),
-            erases_since_levelling: 0,
         }
     }
 }

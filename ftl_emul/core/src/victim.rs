@@ -189,7 +189,7 @@ impl VictimIndex {
         }
     }
 
-    /// Every block in the index, for invariant checks and wear levelling.
+    /// Every block in the index, for invariant checks.
     pub fn members(&self, blocks: &[Block]) -> Vec<BlockId> {
         match self {
             Self::Greedy(index) => {

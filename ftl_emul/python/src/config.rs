@@ -41,7 +41,6 @@ pub struct Config {
     victim: String,
     separate_gc_frontier: bool,
     free_floor: u32,
-    wear_spread_limit: Option<u32>,
     scheduler: String,
     device_queue_depth: Option<u32>,
     seed: u64,
@@ -83,7 +82,6 @@ impl Config {
             victim,
             separate_gc_frontier: self.separate_gc_frontier,
             free_floor: self.free_floor,
-            wear_spread_limit: self.wear_spread_limit,
             seed: self.seed,
         };
         let log_block = LogBlockOptions { cluster_dies: self.cluster_dies, free_floor: self.free_floor };

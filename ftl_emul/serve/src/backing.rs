@@ -14,13 +14,14 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use vm_memory::VolatileSlice;
 
 use crate::error::{ServeError, refuse};
 use crate::sync;
+use crate::threads::lock;
 use mapping::Mapping;
 
 /// Bytes written to the file at once, and the alignment of such pieces. Kernels keep data that is written at once as
@@ -236,7 +237,7 @@ impl Backing {
     /// later success would be wrong.
     pub fn flush(&self) -> io::Result<()> {
         let begun = self.syncs.load(Ordering::SeqCst);
-        let _turn = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = lock(&self.syncing);
         self.usable()?;
         // Waiting callers share the next sync, which begins after they came.
         if self.syncs.load(Ordering::SeqCst) > begun {

@@ -5,12 +5,13 @@
 //! no more than is left for the others. A client without a descriptor is refused at once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::{ServeError, refuse};
 use crate::parameters::Parameters;
+use crate::threads::lock;
 
 /// For the server itself: files that are written, recordings, clients that are about to be rejected.
 const SERVERS_OWN: usize = 64;
@@ -43,10 +44,19 @@ pub enum Owner {
     VhostUser(String),
 }
 
+/// Descriptors of an owner's clients.
+#[derive(Debug)]
+struct Account {
+    taken: usize,
+    /// Distinguishes it from those of earlier owners of that name.
+    number: u64,
+}
+
 #[derive(Debug, Default)]
 struct State {
-    /// Number of descriptors of each owner.
-    taken: HashMap<Owner, usize>,
+    accounts: HashMap<Owner, Account>,
+    /// Number of the next account.
+    next_number: u64,
     /// Descriptors of clients whose owner was removed.
     left_over: usize,
 }
@@ -64,6 +74,8 @@ pub struct Budget {
 pub struct Taken {
     budget: Arc<Budget>,
     owner: Owner,
+    /// Number of the owner's account.
+    account: u64,
     count: usize,
 }
 
@@ -91,7 +103,7 @@ impl Budget {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Number of descriptors of an NBD connection.
@@ -121,38 +133,43 @@ impl Budget {
 
     /// Descriptors that are reserved so that each owner can have its reserve.
     fn committed(&self, state: &State) -> usize {
-        let of = |(owner, &taken): (&Owner, &usize)| Self::fixed(owner) + taken.max(self.reserve(owner));
-        SERVERS_OWN + state.left_over + state.taken.iter().map(of).sum::<usize>()
+        let of = |(owner, account): (&Owner, &Account)| Self::fixed(owner) + account.taken.max(self.reserve(owner));
+        SERVERS_OWN + state.left_over + state.accounts.iter().map(of).sum::<usize>()
     }
 
     /// Reserves descriptors for more owners. Err if there are too few.
     pub fn add(&self, owners: impl IntoIterator<Item = Owner>) -> Result<(), ServeError> {
         let mut state = self.state();
-        let new: Vec<_> = owners.into_iter().filter(|owner| !state.taken.contains_key(owner)).collect();
+        let new: Vec<_> = owners.into_iter().filter(|owner| !state.accounts.contains_key(owner)).collect();
         let of = |owner: &Owner| Self::fixed(owner) + self.reserve(owner);
-        let least = SERVERS_OWN + state.taken.keys().chain(&new).map(of).sum::<usize>();
+        let least = SERVERS_OWN + state.accounts.keys().chain(&new).map(of).sum::<usize>();
         if least > self.limit {
             return refuse(format!(
                 "{} sockets need {least} descriptors at least, lest clients of one namespace take those of another, and \
                  this process may have {}: raise the limit (`ulimit -n {}`, or LimitNOFILE= of the unit)",
-                state.taken.len() + new.len(),
+                state.accounts.len() + new.len(),
                 self.limit,
                 (2 * least).next_power_of_two(),
             ));
         }
-        state.taken.extend(new.into_iter().map(|owner| (owner, 0)));
+        for owner in new {
+            let number = state.next_number;
+            state.next_number += 1;
+            state.accounts.insert(owner, Account { taken: 0, number });
+        }
         Ok(())
     }
 
     /// Removes an owner, of which there may still be clients.
     pub fn remove(&self, owner: &Owner) {
         let mut state = self.state();
-        state.left_over += state.taken.remove(owner).unwrap_or(0);
+        state.left_over += state.accounts.remove(owner).map_or(0, |account| account.taken);
     }
 
     /// Descriptors for a client. None if others need them, or `owner` does not exist.
     pub fn take(self: &Arc<Self>, owner: &Owner, count: usize) -> Option<Taken> {
-        let mut taken = Taken { budget: Arc::clone(self), owner: owner.clone(), count: 0 };
+        let account = self.state().accounts.get(owner)?.number;
+        let mut taken = Taken { budget: Arc::clone(self), owner: owner.clone(), account, count: 0 };
         taken.resize(count).then_some(taken)
     }
 
@@ -175,26 +192,32 @@ impl Taken {
     #[must_use]
     pub fn resize(&mut self, count: usize) -> bool {
         let mut state = self.budget.state();
-        let Some(&before) = state.taken.get(&self.owner) else {
+        let Some(before) = self.account(&mut state).map(|account| account.taken) else {
             // The namespace was deleted, so the client will be disconnected.
             return count <= self.count;
         };
         let after = before - self.count + count;
         let allowed = self.budget.allows(&state, &self.owner, before, after);
-        if allowed {
-            state.taken.insert(self.owner.clone(), after);
+        if let Some(account) = self.account(&mut state).filter(|_| allowed) {
+            account.taken = after;
+            drop(state);
             self.count = count;
         }
         allowed
+    }
+
+    /// None if its owner was removed, even if there is another one of that name.
+    fn account<'s>(&self, state: &'s mut State) -> Option<&'s mut Account> {
+        state.accounts.get_mut(&self.owner).filter(|account| account.number == self.account)
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
         let mut state = self.budget.state();
-        match state.taken.get_mut(&self.owner) {
-            Some(taken) if *taken >= self.count => *taken -= self.count,
-            _ => state.left_over = state.left_over.saturating_sub(self.count),
+        match self.account(&mut state) {
+            Some(account) => account.taken -= self.count,
+            None => state.left_over -= self.count,
         }
     }
 }
@@ -243,13 +266,18 @@ mod tests {
 
     #[test]
     fn client_of_a_namespace_that_is_gone_counts_until_it_ends() {
-        let budget = budget(LEAST);
+        let budget = budget(LEAST + 3);
         let client = budget.take(&nbd("c"), 3).unwrap();
         budget.remove(&nbd("c"));
         assert!(budget.take(&nbd("c"), 1).is_none());
         assert_eq!(budget.state().left_over, 3);
+        // There is another one of that name by then.
+        budget.add([nbd("c")]).unwrap();
+        let mut another = budget.take(&nbd("c"), 4).unwrap();
         drop(client);
-        assert_eq!(budget.state().left_over, 0);
+        let after = |state: &State| (state.left_over, state.accounts[&nbd("c")].taken);
+        assert_eq!(after(&budget.state()), (0, 4));
+        assert!(another.resize(1));
     }
 
     #[test]

@@ -156,25 +156,19 @@ fn carry_out_moves(drive: &mut Drive) {
 /// A drive without data whose namespaces have the sizes they should and the blocks that were set, or as nearly as
 /// the drive allows: sizes come first, as they were acknowledged.
 pub fn new_drive(flash: &FlashConfig, namespaces: &mut [Namespace], ops_blocks: &[u64]) -> Result<Drive, ServeError> {
-    let empty = || Ok::<_, ServeError>(Drive::new(flash.geometry, flash.mapping_options()?, flash.drive_options()?)?);
-    let mut drive = empty()?;
+    let mut drive = Drive::new(flash.geometry, flash.mapping_options()?, flash.drive_options()?)?;
     let block_pages = u64::from(drive.block_pages());
     let pages = |n: &Namespace| n.size_bytes() / u64::from(flash.geometry.page_bytes);
     let logical: u64 = namespaces.iter().map(|n| pages(n).div_ceil(block_pages)).sum();
     let left = drive.spare_blocks().saturating_sub(logical);
-    // Every owner needs a minimum, which the drive reports when fewer are requested.
-    let minimum = match drive.create_tenant(1, Placement::Isolated, 0) {
-        Err(FtlError::BelowMinimumOps { minimum, .. }) => minimum,
-        _ => 0,
-    };
     let mut divided = vec![0; namespaces.len()];
-    for owner in owners(flash.placement(), namespaces.len()) {
+    let owners = owners(flash.placement(), namespaces.len());
+    for owner in &owners {
         // The first of those who share brings along what all of them have.
         divided[owner[0]] = owner.iter().map(|&n| ops_blocks[n]).fold(0, u64::saturating_add);
     }
-    let owners = owners(flash.placement(), namespaces.len()).iter().map(|owner| owner[0]).collect::<Vec<_>>();
-    fit(&mut divided, &owners, minimum, left);
-    drive = empty()?;
+    let owners: Vec<usize> = owners.iter().map(|owner| owner[0]).collect();
+    fit(&mut divided, &owners, drive.min_ops_blocks(), left);
     for (namespace, &ops) in namespaces.iter_mut().zip(&divided) {
         namespace.tenant = drive.create_tenant(pages(namespace), flash.placement(), ops)?;
     }

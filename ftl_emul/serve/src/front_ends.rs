@@ -19,6 +19,7 @@ use crate::nbd::{self, Nbd};
 use crate::nvme_tcp::{self, Subsystem};
 use crate::parameters::Parameters;
 use crate::server::Server;
+use crate::threads;
 use crate::vhost_user::{self, VhostUser};
 
 /// A message about a socket: the front end, a blank, the name of a namespace.
@@ -41,9 +42,7 @@ impl FrontEnds {
         if let Some(fd) = parameters.sockets_fd {
             let added = Added { server, nbd: nbd.front(), vhost_user: vhost_user.clone() };
             let channel = inherited::take(fd);
-            let spawned =
-                thread::Builder::new().name("slo-ctl sockets".into()).spawn(move || added.take_from(&channel));
-            spawned.map_err(|e| ServeError::File(format!("cannot start a thread: {e}")))?;
+            threads::start("slo-ctl sockets", move || added.take_from(&channel))?;
         }
         // Last, because it reports the addresses of the others.
         control::start(server, parameters.control_fd)?;

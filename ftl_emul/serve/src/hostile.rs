@@ -114,7 +114,7 @@ impl Device {
         let permissions = Permissions { namespaces: true, ops: true };
         let subsystem = Arc::new(Subsystem::new(server, Vec::new(), permissions));
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
-        let disk = Disk::new(Arc::clone(&server.namespaces()[0]), &server.model, "d");
+        let disk = Disk::new(Arc::clone(&server.namespaces()[0]), &server.model, "d", Arc::default());
         let (admin, controller) = admin(&subsystem, &listener).map_err(failed)?;
         Ok(Self { server, nbd, subsystem, listener, disk, _admin: admin, controller })
     }

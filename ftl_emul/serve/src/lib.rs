@@ -49,6 +49,7 @@ mod request_memory;
 mod server;
 mod settings;
 mod sync;
+mod threads;
 mod vhost_user;
 
 use std::ffi::c_int;

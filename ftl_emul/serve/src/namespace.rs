@@ -17,6 +17,7 @@ use crate::model::{Model, Request, Ticket};
 use crate::recent::Latencies;
 use crate::recording::{Outstanding, Recording};
 use crate::settings::{Created, Hosts, NamespaceSettings};
+use crate::threads::lock;
 
 /// Pause between parts of work on the map, for other threads: as long as such a part took, up to this.
 const MOST_PAUSE: Duration = Duration::from_millis(5);
@@ -421,7 +422,7 @@ impl Namespace {
 
     /// Waits for other such requests of this namespace. Err if the client no longer waits.
     fn turn_in_pieces<A: Into<Awaited>>(&self, awaited: &mut impl FnMut() -> A) -> io::Result<MutexGuard<'_, ()>> {
-        let turn = self.in_pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = lock(&self.in_pieces);
         if awaited().into() == Awaited::Yes { Ok(turn) } else { Err(io::Error::from_raw_os_error(libc::ESHUTDOWN)) }
     }
 }

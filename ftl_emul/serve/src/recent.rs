@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ftl_core::Op;
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::namespace::Namespace;
 use crate::server::Server;
+use crate::threads::lock;
 
 /// Length of the recorded past.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -211,7 +212,7 @@ impl History {
     }
 
     fn past(&self) -> MutexGuard<'_, VecDeque<Past>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

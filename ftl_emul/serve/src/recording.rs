@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use ftl_core::Op;
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::error::{ServeError, refuse};
 use crate::namespace::Namespace;
+use crate::threads::lock;
 
 /// Requests in memory at most: 32 MiB.
 pub const MAX_REQUESTS: usize = 1 << 20;
@@ -139,7 +140,7 @@ impl Recording {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

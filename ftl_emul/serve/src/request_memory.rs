@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::threads::lock;
+
 /// Maximum that all namespaces together may borrow.
 pub const POOL_BYTES: usize = 256 << 20;
 /// How often a request that waits for room looks whether it is still wanted, and whether the pool has some again.
@@ -27,7 +29,7 @@ pub struct Pool(Mutex<Lent>);
 
 impl Pool {
     fn lent(&self) -> MutexGuard<'_, Lent> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Lends to a namespace as long as it then has no more than is left for the others: one alone gets a half, two get a
@@ -90,7 +92,7 @@ impl Room {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn take_of(self: &Arc<Self>, state: &mut State, bytes: usize, namespace: Option<u32>) -> Option<Taken> {

@@ -7,6 +7,7 @@ pub mod tests;
 mod upkeep;
 
 use std::fs::File;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -30,6 +31,7 @@ use crate::recent::{History, Throttled};
 use crate::recording::Recorder;
 use crate::request_memory::Pool;
 use crate::settings::{Created, Settings};
+use crate::threads::lock;
 pub use namespaces::Wanted;
 use upkeep::Upkeep;
 
@@ -49,8 +51,7 @@ pub struct NvmeTcp {
 pub struct Server {
     /// Description of the device.
     pub config: DeviceConfig,
-    /// By NSID.
-    namespaces: RwLock<Arc<[Arc<Namespace>]>>,
+    present: RwLock<Present>,
     /// The model beside its data.
     pub model: Model,
     /// Origin of the placement; None for disks.
@@ -71,7 +72,8 @@ pub struct Server {
     is_recorded: Arc<AtomicBool>,
     preconditioned: Mutex<Option<Preconditioned>>,
     folder: PathBuf,
-    settings: Mutex<Settings>,
+    /// Held during a change, which may wait for requests and disks; others read [`Present`].
+    changing: Mutex<Settings>,
     checkpoint_interval: Duration,
     /// Held while the device is served.
     _lock: File,
@@ -101,7 +103,10 @@ impl Server {
         let time_scale = model.timed().map(|_| parameters.time_scale);
         let server = Self {
             config,
-            namespaces: RwLock::new(namespaces.into_iter().map(Arc::new).collect()),
+            present: RwLock::new(Present {
+                namespaces: namespaces.into_iter().map(Arc::new).collect(),
+                settings: Arc::new(settings.clone()),
+            }),
             model,
             origin,
             time_scale,
@@ -114,7 +119,7 @@ impl Server {
             is_recorded: Arc::default(),
             preconditioned: Mutex::new(preconditioned),
             folder,
-            settings: Mutex::new(settings),
+            changing: Mutex::new(settings),
             checkpoint_interval: Duration::from_secs_f64(parameters.checkpoint_s),
             _lock: lock,
             upkeep: Upkeep::default(),
@@ -128,7 +133,7 @@ impl Server {
 
     /// Has the settings agree with a drive that cannot have its blocks as they were set.
     fn keep_ops_blocks(&self, found: &[u64]) -> Result<(), ServeError> {
-        let mut settings = self.settings();
+        let mut settings = self.change();
         let set = self.ops_blocks_set(&settings);
         for ((namespace, set), found) in self.namespaces().iter().zip(&set).zip(found) {
             if set != found {
@@ -219,7 +224,7 @@ impl Server {
     /// The namespaces there are now, by NSID.
     #[must_use]
     pub fn namespaces(&self) -> Arc<[Arc<Namespace>]> {
-        Arc::clone(&self.namespaces.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.present.read().unwrap_or_else(PoisonError::into_inner).namespaces)
     }
 
     /// The namespace of that name.
@@ -231,19 +236,37 @@ impl Server {
     /// The namespace of that number.
     #[must_use]
     pub fn namespace_of(&self, nsid: u32) -> Option<Arc<Namespace>> {
-        let namespaces = self.namespaces.read().unwrap_or_else(PoisonError::into_inner);
+        let namespaces = &self.present.read().unwrap_or_else(PoisonError::into_inner).namespaces;
         let place = namespaces.binary_search_by_key(&nsid, |n| n.nsid()).ok()?;
         Some(Arc::clone(&namespaces[place]))
     }
 
     /// Settings changed since the device was created.
-    pub fn settings(&self) -> MutexGuard<'_, Settings> {
-        lock_anyway(&self.settings)
+    pub fn settings(&self) -> Arc<Settings> {
+        self.present().0
+    }
+
+    /// The settings, and the namespaces that they are about.
+    pub fn present(&self) -> (Arc<Settings>, Arc<[Arc<Namespace>]>) {
+        let present = self.present.read().unwrap_or_else(PoisonError::into_inner);
+        (Arc::clone(&present.settings), Arc::clone(&present.namespaces))
+    }
+
+    /// Begins a change of the settings, once the one before has ended.
+    fn change(&self) -> Change<'_> {
+        Change { server: self, settings: lock(&self.changing) }
+    }
+
+    fn publish(&self, settings: &Settings, change: impl FnOnce(&mut Arc<[Arc<Namespace>]>)) {
+        let settings = Arc::new(settings.clone());
+        let mut present = self.present.write().unwrap_or_else(PoisonError::into_inner);
+        change(&mut present.namespaces);
+        present.settings = settings;
     }
 
     /// How the placement was preconditioned, if it was.
     pub fn preconditioned(&self) -> Option<Preconditioned> {
-        lock_anyway(&self.preconditioned).clone()
+        lock(&self.preconditioned).clone()
     }
 
     /// Brings the placement, in memory until it is next saved, to its steady state; `progress` gets the capacities
@@ -266,8 +289,41 @@ impl Server {
             return refuse("the client of the preconditioning has disconnected; the placement is unchanged");
         }
         let preconditioned = Preconditioned::of(&report, pages);
-        *lock_anyway(&self.preconditioned) = Some(preconditioned.clone());
+        *lock(&self.preconditioned) = Some(preconditioned.clone());
         Ok(preconditioned)
+    }
+}
+
+/// What there is at the moment.
+struct Present {
+    /// By NSID.
+    namespaces: Arc<[Arc<Namespace>]>,
+    settings: Arc<Settings>,
+}
+
+/// The settings during a change, after which all find them.
+struct Change<'a> {
+    server: &'a Server,
+    settings: MutexGuard<'a, Settings>,
+}
+
+impl Deref for Change<'_> {
+    type Target = Settings;
+
+    fn deref(&self) -> &Settings {
+        &self.settings
+    }
+}
+
+impl DerefMut for Change<'_> {
+    fn deref_mut(&mut self) -> &mut Settings {
+        &mut self.settings
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.server.publish(&self.settings, |_| {});
     }
 }
 
@@ -307,9 +363,4 @@ fn model(
         Some(clock) => Model::Timed(Arc::new(Timed::new(drive, clock)?)),
     };
     Ok(Modelled { model, origin: Some(origin), preconditioned, ops_blocks: Some(ops_blocks) })
-}
-
-/// Data behind these locks is changed in one step, so that a panic elsewhere leaves it whole.
-fn lock_anyway<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

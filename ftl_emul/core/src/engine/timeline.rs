@@ -82,7 +82,7 @@ pub struct Timeline {
     pub finish: u64,
     /// Die and channel time that the operations issued since the last [`Timeline::begin`] take.
     pub device_ns: u64,
-    /// The part of it that GC, merges, reclaim, wear levelling and work on the map take.
+    /// The part of it that GC, merges, reclaim and work on the map take.
     pub gc_ns: u64,
     /// Copies and erases are being deferred; how long they take.
     deferring_ns: Option<u64>,

@@ -51,12 +51,9 @@ impl MappingOptions {
     ) -> Result<Self, FtlError> {
         let name = MAPPINGS.iter().find(|(_, k, _)| *k == kind).map_or("", |(name, ..)| name);
         let merges = matches!(kind, MappingKind::Bast | MappingKind::Fast);
-        let PageMappingOptions { victim, separate_gc_frontier, wear_spread_limit, .. } = page;
+        let PageMappingOptions { victim, separate_gc_frontier, .. } = page;
         if merges && (victim, separate_gc_frontier) != (VictimPolicy::Greedy, false) {
             return invalid("victim, separate_gc_frontier", format!("{name} merges log blocks and has no GC"));
-        }
-        if merges && wear_spread_limit.is_some() {
-            return invalid("wear_spread_limit", format!("{name} has no static wear levelling"));
         }
         if !merges && log_block.cluster_dies != 1 {
             return invalid("cluster_dies", format!("{name} has no clustered blocks; only bast and fast have"));

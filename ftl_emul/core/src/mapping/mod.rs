@@ -48,13 +48,11 @@ pub struct TenantCounters {
     pub rmw_page_reads: u64,
     /// Pages that TRIM or write-zeroes unmapped.
     pub trimmed_pages: u64,
-    /// Pages of any owner that were copied for this tenant; includes the next two.
+    /// Pages of any owner that were copied for this tenant; includes the next.
     pub gc_page_writes: u64,
     /// Part of those: pages copied to hand blocks to another tenant.
     pub reclaim_page_writes: u64,
-    /// Part of those: pages copied by static wear levelling.
-    pub wear_page_writes: u64,
-    /// Blocks collected while serving this tenant (wear levelling not counted).
+    /// Blocks collected while serving this tenant.
     pub victims: u64,
     /// Valid pages in those blocks; over `victims` x pages per block this is u.
     pub victim_valid_pages: u64,

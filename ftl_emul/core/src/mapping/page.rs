@@ -41,8 +41,6 @@ pub struct PageMappingOptions {
     pub separate_gc_frontier: bool,
     /// Erased blocks that each pool reserves.
     pub free_floor: u32,
-    /// Static wear levelling moves cold data once a pool's wear is spread over more erases than this.
-    pub wear_spread_limit: Option<u32>,
     /// Seed of the random victim policies.
     pub seed: u64,
 }
@@ -57,13 +55,7 @@ impl PageMappingOptions {
 
 impl Default for PageMappingOptions {
     fn default() -> Self {
-        Self {
-            victim: VictimPolicy::Greedy,
-            separate_gc_frontier: false,
-            free_floor: 1,
-            wear_spread_limit: None,
-            seed: 0,
-        }
+        Self { victim: VictimPolicy::Greedy, separate_gc_frontier: false, free_floor: 1, seed: 0 }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The file with the state of a mapping, for all mappings.
 //!
 //! Layout, little-endian: magic, format version (u32), code of the mapping (u8), length of the head (u64), head
-//! (postcard), the tables as in memory, CRC-32 of all of it. The head contains everything except the tables.
-//! The checksum is verified before any of the data is used.
+//! (postcard), CRC-32 of all of that, the tables as in memory, CRC-32 of all of it. The head contains everything except
+//! the tables, and says how large these are: memory is allocated only for a head whose checksum is right.
 
 use std::io::{self, Read, Write};
 
@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::error::FtlError;
 
 const MAGIC: [u8; 8] = *b"SLOCTLFT";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Limit of the head, so that a damaged length does not allocate all memory.
 const MAX_HEAD_BYTES: u64 = 1 << 32;
 
@@ -47,9 +47,9 @@ pub(in crate::mapping) fn write_snapshot(
     out.write_all(&[code])?;
     out.write_all(&(head.len() as u64).to_le_bytes())?;
     out.write_all(&head)?;
+    out.write_sum()?;
     tables.iter().try_for_each(|table| out.write_all(table))?;
-    let sum = out.sum.finalize();
-    to.write_all(&sum.to_le_bytes())
+    out.write_sum()
 }
 
 /// Reads a file of [`write_snapshot`]. `make` builds an empty mapping from the head, `tables` returns its tables.
@@ -74,15 +74,11 @@ pub(in crate::mapping) fn read_snapshot<H: DeserializeOwned, M>(
     }
     let mut head = Vec::new();
     input.fill_vec(&mut head, length)?;
+    input.check_sum()?;
     let head: H = postcard::from_bytes(&head).or_else(|e| refuse(format!("damaged: {e}")))?;
     let mut mapping = make(&head)?;
     tables(&mut mapping, &head).into_iter().try_for_each(|table| input.fill(table))?;
-    let computed = input.sum.finalize();
-    let mut stored = [0; 4];
-    from.read_exact(&mut stored).or_else(|e| refuse(format!("truncated: {e}")))?;
-    if u32::from_le_bytes(stored) != computed {
-        return refuse("damaged: the checksum does not match");
-    }
+    input.check_sum()?;
     Ok((mapping, head))
 }
 
@@ -101,6 +97,12 @@ impl<T: Write> Checksummed<'_, T> {
         self.sum.update(bytes);
         self.inner.write_all(bytes)
     }
+
+    /// Writes the checksum of what was written so far.
+    fn write_sum(&mut self) -> io::Result<()> {
+        let sum = self.sum.clone().finalize();
+        self.write_all(&sum.to_le_bytes())
+    }
 }
 
 impl<T: Read> Checksummed<'_, T> {
@@ -108,6 +110,14 @@ impl<T: Read> Checksummed<'_, T> {
         self.inner.read_exact(bytes).or_else(|e| refuse(format!("truncated: {e}")))?;
         self.sum.update(bytes);
         Ok(())
+    }
+
+    /// Refuses data that does not have the checksum which follows.
+    fn check_sum(&mut self) -> Result<(), FtlError> {
+        let computed = self.sum.clone().finalize();
+        let mut stored = [0; 4];
+        self.fill(&mut stored)?;
+        if u32::from_le_bytes(stored) == computed { Ok(()) } else { refuse("damaged: the checksum does not match") }
     }
 
     /// Reads without trusting the length with an allocation.
@@ -120,4 +130,20 @@ impl<T: Read> Checksummed<'_, T> {
         self.sum.update(bytes);
         Ok(())
     }
+}
+
+/// Gives a forged file of [`write_snapshot`] the right checksums, if its head still has its length.
+#[cfg(test)]
+pub(in crate::mapping) fn sum_anew(file: &mut [u8], head_bytes: usize) {
+    for end in [PROLOGUE_BYTES + 8 + head_bytes, file.len() - 4] {
+        let sum = crc32fast::hash(&file[..end]);
+        file[end..end + 4].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// Bytes of the head of a file of [`write_snapshot`].
+#[cfg(test)]
+pub(in crate::mapping) fn head_bytes(file: &[u8]) -> usize {
+    let length = file[PROLOGUE_BYTES..].first_chunk().copied().unwrap_or_default();
+    crate::convert::exact(u64::from_le_bytes(length))
 }

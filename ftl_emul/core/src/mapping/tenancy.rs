@@ -50,7 +50,7 @@ pub(in crate::mapping) struct Tenant {
 pub struct Tenancy {
     block_pages: u32,
     /// The fewest OPS blocks with which a domain works.
-    pub(in crate::mapping) min_ops_blocks: u64,
+    pub(crate) min_ops_blocks: u64,
     pub(in crate::mapping) namespaces: Namespaces,
     pub(in crate::mapping) tenants: Vec<Option<Tenant>>,
     pub(in crate::mapping) domains: Vec<Domain>,

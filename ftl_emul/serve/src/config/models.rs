@@ -35,7 +35,6 @@ impl FlashConfig {
             victim,
             separate_gc_frontier: self.mapping.separate_gc_frontier,
             free_floor: *free_floor,
-            wear_spread_limit: None,
             seed: self.mapping.seed,
         };
         let log_block = LogBlockOptions { cluster_dies: *cluster_dies, free_floor: *free_floor };

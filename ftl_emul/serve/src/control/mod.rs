@@ -16,6 +16,7 @@ use crate::error::ServeError;
 use crate::inherited;
 use crate::occasional_log::OccasionalLog;
 use crate::server::Server;
+use crate::threads;
 
 /// Bytes of a command at most, the line's end included.
 const MAX_LINE_BYTES: usize = 64 << 10;
@@ -32,11 +33,8 @@ pub fn start(server: &'static Server, listening: Option<RawFd>) -> Result<(), Se
         .local_addr()
         .and_then(|_| listener.set_nonblocking(false))
         .map_err(|e| ServeError::File(format!("control-fd={fd} is not a listening socket: {e}")))?;
-    let started = thread::Builder::new().name("slo-ctl control".into()).spawn(move || listen(server, &listener));
-    match started {
-        Ok(_detached) => Ok(()),
-        Err(e) => Err(ServeError::File(format!("cannot start a thread: {e}"))),
-    }
+    threads::start("slo-ctl control", move || listen(server, &listener))?;
+    Ok(())
 }
 
 fn listen(server: &'static Server, listener: &UnixListener) {
@@ -61,7 +59,7 @@ fn admit(server: &'static Server, mut stream: UnixStream) {
         return;
     };
     // Without a thread the connection is dropped, and the client tries again.
-    let _dropped = thread::Builder::new().name("slo-ctl client".into()).spawn(move || {
+    let _dropped = threads::start("slo-ctl client", move || {
         let _until_the_end = descriptor;
         let mut session = Session::new(is_owner(&stream));
         // A client that disconnects or is too slow is not logged.

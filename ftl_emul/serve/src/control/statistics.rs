@@ -36,11 +36,7 @@ pub fn hello(server: &Server) -> Value {
 
 /// Counters and space of every namespace; `brief`: only those that the controller reads in every epoch.
 pub fn statistics(server: &Server, brief: bool) -> Result<Value, ServeError> {
-    // Before the drive: commands that change settings take the two locks in this order.
-    let (settings, namespaces) = {
-        let settings = server.settings();
-        (settings.clone(), server.namespaces())
-    };
+    let (settings, namespaces) = server.present();
     let mut fields = common(server, &settings);
     let parts = match server.config.medium {
         Medium::Flash(_) => server.model.with(|drive| flash_parts(server, &namespaces, &settings, drive, brief))??,
@@ -59,10 +55,7 @@ pub fn statistics(server: &Server, brief: bool) -> Result<Value, ServeError> {
 
 /// Values set by commands: the parts of `statistics` with the same names.
 pub fn settings_in_force(server: &Server) -> Value {
-    let (settings, namespaces) = {
-        let settings = server.settings();
-        (settings.clone(), server.namespaces())
-    };
+    let (settings, namespaces) = server.present();
     let of = |namespace: &Arc<Namespace>| {
         let mut fields = json!({"name": namespace.name});
         extend(&mut fields, set_of_namespace(&settings, namespace));

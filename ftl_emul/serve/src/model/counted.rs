@@ -1,11 +1,11 @@
 //! Placement without time: requests are gathered and applied some at a time, off the path of most of them.
 
-use std::sync::{Mutex, TryLockError};
+use std::sync::Mutex;
 
 use ftl_core::Drive;
 use ftl_core::count::Requests;
 
-use crate::model::Request;
+use crate::model::{Request, survived};
 
 /// Requests gathered before someone applies them.
 const BATCH: usize = 64;
@@ -70,6 +70,20 @@ struct Applied {
     batch: Batch,
 }
 
+impl Applied {
+    fn apply_batch(&mut self) {
+        let Self { drive, batch } = self;
+        let n = batch.tenant.len();
+        if drive.apply(batch.requests(0, n)).is_err() {
+            // One of them exceeds the end of a namespace that was shrunk in the meantime; the others still count.
+            for i in 0..n {
+                let _beyond_the_end = drive.apply(batch.requests(i, i + 1));
+            }
+        }
+        batch.clear();
+    }
+}
+
 /// A drive without a clock.
 pub struct Counted {
     applied: Mutex<Applied>,
@@ -98,46 +112,105 @@ impl Counted {
     #[inline]
     pub fn note(&self, request: Request) {
         let pages = request.length.div_ceil(self.page_bytes);
-        let (gathered, gathered_pages) = {
+        let (is_full, gathered, gathered_pages) = {
             let Ok(mut gathered) = self.gathered.lock() else { return };
-            if gathered.tenant.len() < CAPACITY {
+            let is_full = gathered.tenant.len() >= CAPACITY;
+            if !is_full {
                 gathered.push(request, pages);
             }
-            (gathered.tenant.len(), gathered.pages)
+            (is_full, gathered.tenant.len(), gathered.pages)
         };
         if gathered < BATCH && gathered_pages < BATCH_PAGES {
             return;
         }
         let too_many_pages = pages >= BATCH as u64 && gathered_pages >= CAPACITY_PAGES;
         if gathered < CAPACITY && !too_many_pages {
-            match self.applied.try_lock() {
-                Ok(mut applied) => self.apply(&mut applied),
-                Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => {}
-            }
-        } else if let Ok(mut applied) = self.applied.lock() {
-            self.apply(&mut applied);
+            let _failed = survived(|| self.applied.try_lock().map(|mut applied| self.apply(&mut applied)).ok());
+        } else {
+            let _failed = survived(|| {
+                let Ok(mut applied) = self.applied.lock() else { return };
+                self.apply(&mut applied);
+                if is_full {
+                    applied.batch.push(request, pages);
+                    applied.apply_batch();
+                }
+            });
         }
     }
 
     /// Access to the drive after applying all noted requests; None after a panic in it.
     pub fn with<R>(&self, work: impl FnOnce(&mut Drive) -> R) -> Option<R> {
-        let mut applied = self.applied.lock().ok()?;
-        self.apply(&mut applied);
-        Some(work(&mut applied.drive))
+        let done = survived(|| {
+            let mut applied = self.applied.lock().ok()?;
+            self.apply(&mut applied);
+            Some(work(&mut applied.drive))
+        });
+        done.flatten()
     }
 
     fn apply(&self, applied: &mut Applied) {
-        let Applied { drive, batch } = applied;
         if let Ok(mut gathered) = self.gathered.lock() {
-            std::mem::swap(&mut *gathered, batch);
+            std::mem::swap(&mut *gathered, &mut applied.batch);
         }
-        let n = batch.tenant.len();
-        if drive.apply(batch.requests(0, n)).is_err() {
-            // One of them exceeds the end of a namespace that was shrunk in the meantime; the others still count.
-            for i in 0..n {
-                let _beyond_the_end = drive.apply(batch.requests(i, i + 1));
+        applied.apply_batch();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use ftl_core::{Op, Placement, TenantId};
+
+    use super::*;
+    use crate::config::DeviceConfig;
+    use crate::server::tests::{PAGE, make};
+
+    fn counted() -> (Counted, TenantId) {
+        let folder = tempfile::tempdir().unwrap();
+        make(folder.path(), "page", true, 8);
+        let config = DeviceConfig::read(folder.path()).unwrap();
+        let flash = config.flash().unwrap();
+        let options = (flash.mapping_options().unwrap(), flash.drive_options().unwrap());
+        let mut drive = Drive::new(flash.geometry, options.0, options.1).unwrap();
+        let tenant = drive.create_tenant(16, Placement::Isolated, 20).unwrap();
+        (Counted::new(drive), tenant)
+    }
+
+    fn write(tenant: TenantId) -> Request {
+        Request { tenant, op: Op::Write, offset: 0, length: PAGE, is_piece: false }
+    }
+
+    #[test]
+    fn requests_count_that_come_while_the_drive_is_held_and_no_more_can_be_gathered() {
+        const THREADS: u64 = 4;
+        let (counted, tenant) = counted();
+        thread::scope(|scope| {
+            let held = counted.applied.lock().unwrap();
+            for _ in 0..CAPACITY - 1 {
+                counted.note(write(tenant));
             }
+            for _ in 0..THREADS {
+                scope.spawn(|| counted.note(write(tenant)));
+            }
+            while counted.gathered.lock().unwrap().tenant.len() < CAPACITY {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_millis(100));
+            drop(held);
+        });
+        let written = counted.with(|drive| drive.counters(tenant).unwrap().host_page_writes);
+        assert_eq!(written, Some(CAPACITY as u64 - 1 + THREADS));
+    }
+
+    #[test]
+    fn requests_go_on_without_a_drive_that_has_failed() {
+        let (counted, tenant) = counted();
+        assert!(counted.with(|_| panic!("a fault of the model")).is_none());
+        for _ in 0..2 * CAPACITY {
+            counted.note(write(tenant));
         }
-        batch.clear();
+        assert!(counted.with(|_| ()).is_none());
     }
 }

@@ -9,6 +9,7 @@ mod punctuality;
 mod release;
 mod timed;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -204,6 +205,12 @@ impl Model {
         }
         refuse(format!("{what} has no effect without latency; serve the device with --latency real"))
     }
+}
+
+/// Runs work that locks a model. None if it panics, which poisons the lock: requests then go on without the model, and no
+/// thread ends that others wait for.
+fn survived<R>(work: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
 fn alive<R>(done: Option<R>) -> Result<R, ServeError> {

@@ -10,6 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use crate::threads::lock;
+
 pub const NEVER: u64 = u64::MAX;
 
 /// A worker thread, which waits for one request at a time.
@@ -154,7 +156,7 @@ impl Default for Releases {
 impl Releases {
     /// The waiting threads. Each change is one step, so that a panic elsewhere leaves them consistent.
     pub fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.line)
     }
 
     /// Sets the time of the next update of the model, and wakes the clock thread if it would be late.

@@ -14,10 +14,10 @@ use ftl_core::convert::{exact, unsigned, whole};
 
 use crate::config::MAX_NAMESPACES;
 use crate::error::ServeError;
-use crate::model::Request;
 use crate::model::modelled::Modelled;
 use crate::model::punctuality::{Lessons, Punctuality};
 use crate::model::release::{NEVER, Releases, Turn};
+use crate::model::{Request, survived};
 
 /// Interval in which a waiting request checks whether its client still waits.
 const WANTED_CHECK: Duration = Duration::from_millis(250);
@@ -145,20 +145,26 @@ impl<D: Modelled> Timed<D> {
             self.lessons.arrived(tenant, arrived_ns);
         }
         let turn = Turn::next();
-        let mut guard = self.state.lock().ok()?;
-        let state = &mut *guard;
-        self.advance(state, arrived_ns);
-        let slot = state.waiters.put(turn.clone());
-        let taken = state.drive.submit(tenant, op, offset, length, slot as u64);
-        if taken.is_err() {
-            // Beyond a namespace that was shrunk in the meantime, or an empty request.
-            state.waiters.take(slot);
-        } else {
-            let now_ns = state.drive.now_ns();
-            state.drive.run_to(now_ns);
-        }
-        self.publish(state, arrived_ns);
-        taken.ok().map(|()| Waiting { turn, tenant, arrived_ns, is_piece })
+        let taken = self.locked(|state| {
+            self.advance(state, arrived_ns);
+            let slot = state.waiters.put(turn.clone());
+            let taken = state.drive.submit(tenant, op, offset, length, slot as u64);
+            if taken.is_err() {
+                // Beyond a namespace that was shrunk in the meantime, or an empty request.
+                state.waiters.take(slot);
+            } else {
+                let now_ns = state.drive.now_ns();
+                state.drive.run_to(now_ns);
+            }
+            self.publish(state, arrived_ns);
+            taken
+        });
+        taken?.ok().map(|()| Waiting { turn, tenant, arrived_ns, is_piece })
+    }
+
+    /// None after a panic in the model.
+    fn locked<R>(&self, work: impl FnOnce(&mut State<D>) -> R) -> Option<R> {
+        survived(|| self.state.lock().ok().map(|mut state| work(&mut state))).flatten()
     }
 
     /// Returns when the request is complete, or when `gone` returns true.
@@ -194,12 +200,13 @@ impl<D: Modelled> Timed<D> {
 
     /// Access to the drive at the present time; None after a panic in it.
     pub fn with<R>(&self, work: impl FnOnce(&mut D) -> R) -> Option<R> {
-        let mut state = self.state.lock().ok()?;
-        let now_ns = self.clock.now_ns();
-        self.advance(&mut state, now_ns);
-        let done = work(&mut state.drive);
-        self.publish(&mut state, now_ns);
-        Some(done)
+        self.locked(|state| {
+            let now_ns = self.clock.now_ns();
+            self.advance(state, now_ns);
+            let done = work(&mut state.drive);
+            self.publish(state, now_ns);
+            done
+        })
     }
 
     /// Advances the drive to the present, and not further, as later arrivals would come too late; but the end of a read
@@ -249,10 +256,11 @@ impl<D: Modelled> Ticking for Timed<D> {
             if line.is_event_due(now_ns) {
                 drop(line);
                 match self.state.try_lock() {
-                    Ok(mut state) => {
+                    // If it fails, the lock is poisoned and the update still due.
+                    Ok(mut state) => drop(survived(move || {
                         self.advance(&mut state, now_ns);
                         self.publish(&mut state, now_ns);
-                    }
+                    })),
                     Err(TryLockError::WouldBlock) => busy = Some(BUSY_CHECK),
                     Err(TryLockError::Poisoned(failed)) => {
                         // No request waits for a model that has failed.
@@ -292,4 +300,76 @@ fn be_punctual() {
     // SAFETY: a plain system call about the calling thread; the kernel reads `priority` only. It is a privilege that
     // punctuality gains from but does not depend on, so a refusal is nothing to tell.
     let _with_privilege = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const priority) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ftl_core::engine::Completion;
+    use ftl_core::{FtlError, Op};
+
+    use super::*;
+
+    /// A model that fails after a while, with a request in work.
+    struct Failing {
+        now_ns: u64,
+        completions: Vec<Completion>,
+    }
+
+    const FAILS_AT_NS: u64 = 50_000_000;
+
+    impl Modelled for Failing {
+        fn open(&mut self) -> Result<(), FtlError> {
+            Ok(())
+        }
+
+        fn submit(&mut self, _: TenantId, _: Op, _: u64, _: u64, _: u64) -> Result<(), FtlError> {
+            Ok(())
+        }
+
+        fn run_to(&mut self, time_ns: u64) {
+            assert!(time_ns < FAILS_AT_NS, "a fault of the model");
+            self.now_ns = time_ns;
+        }
+
+        fn completions(&mut self) -> std::vec::Drain<'_, Completion> {
+            self.completions.drain(..)
+        }
+
+        fn next_event_ns(&self) -> Option<u64> {
+            Some(FAILS_AT_NS)
+        }
+
+        fn next_event_is_read(&self) -> bool {
+            false
+        }
+
+        fn now_ns(&self) -> u64 {
+            self.now_ns
+        }
+
+        fn page_bytes(&self) -> u64 {
+            4096
+        }
+    }
+
+    #[test]
+    fn requests_in_work_and_later_ones_go_on_without_a_model_that_fails_in_the_clock_thread() {
+        let model = Failing { now_ns: 0, completions: Vec::new() };
+        let timed = Arc::new(Timed::new(model, Clock::new(1.0)).unwrap());
+        let request = Request { tenant: TenantId(0), op: Op::Read, offset: 0, length: 4096, is_piece: false };
+        let waiting = timed.submit(request, Instant::now()).unwrap();
+        let clock = Arc::clone(&timed);
+        let clock = thread::spawn(move || clock.run_clock());
+        let (begun, mut waits_in_vain) = (Instant::now(), false);
+        timed.wait(waiting, || {
+            waits_in_vain = begun.elapsed() > Duration::from_secs(20);
+            waits_in_vain
+        });
+        assert!(!waits_in_vain);
+        clock.join().unwrap();
+        assert!(timed.submit(request, Instant::now()).is_none());
+        assert!(timed.with(|_| ()).is_none());
+    }
 }

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Instant;
 
@@ -24,6 +24,7 @@ use crate::nbd::{Front, has_hung_up};
 use crate::outgoing::Outgoing;
 use crate::polling::Polling;
 use crate::request_memory::{Pool, Room, Taken};
+use crate::threads::lock;
 
 /// Largest reads and writes that the reading thread executes itself.
 const QUICK_BYTES: usize = 64 << 10;
@@ -140,7 +141,7 @@ impl Connection {
     fn work(self: &Arc<Self>) {
         loop {
             self.idle.fetch_add(1, Ordering::Relaxed);
-            let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut incoming = lock(&self.incoming);
             self.idle.fetch_sub(1, Ordering::Relaxed);
             if self.closed.load(Ordering::Relaxed) {
                 return;
@@ -420,7 +421,7 @@ impl Connection {
         read(&mut data, request.offset)?;
         let mut head = Vec::with_capacity(32);
         self.replies.before_data(&mut head, request);
-        let sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let sending = lock(&self.sending);
         let mut sent = self.send_next(&sending, &head).and_then(|()| self.send_next(&sending, &data));
         let mut at = request.offset + data.len() as u64;
         while at < end && sent.is_ok() {
@@ -504,7 +505,7 @@ impl Connection {
 
     /// Sends a reply, or several. After a failure the connection is of no use.
     fn send(&self, bytes: &[u8]) -> io::Result<()> {
-        let sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let sending = lock(&self.sending);
         self.send_next(&sending, bytes)
     }
 

@@ -15,7 +15,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 use std::{iter, mem};
@@ -28,6 +28,7 @@ use crate::inherited;
 use crate::occasional_log::OccasionalLog;
 use crate::parameters::{Latency, Parameters};
 use crate::server::Server;
+use crate::threads::{self, lock};
 use connection::{Connection, Rooms};
 
 /// Largest number of connections per socket. Each has its own threads and descriptors.
@@ -64,13 +65,13 @@ impl Front {
     pub fn add(&self, listener: UnixListener, namespace: &str) -> Result<(), ServeError> {
         self.server.descriptors.add([Owner::Nbd(Some(namespace.to_owned()))])?;
         listener.set_nonblocking(false).map_err(|e| ServeError::File(e.to_string()))?;
-        self.added.lock().unwrap_or_else(PoisonError::into_inner).push((listener, namespace.to_owned()));
+        lock(&self.added).push((listener, namespace.to_owned()));
         rustix::io::write(&self.is_added, &1_u64.to_ne_bytes()).map_err(|e| ServeError::File(e.to_string()))?;
         Ok(())
     }
 
     fn rooms_of(&self, namespace: &str) -> Arc<Rooms> {
-        let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rooms = lock(&self.rooms);
         // Names of exports come and go, and one without connections needs none.
         rooms.retain(|_, rooms| Arc::strong_count(rooms) > 1);
         let new = || Arc::new(Rooms::new(&self.server.request_memory));
@@ -150,7 +151,7 @@ impl Nbd {
     fn take_added(&mut self) {
         // If there is nothing to read, an earlier iteration has read it.
         let _none = rustix::io::read(&self.front.is_added, &mut [0; 8]);
-        let added = mem::take(&mut *self.front.added.lock().unwrap_or_else(PoisonError::into_inner));
+        let added = mem::take(&mut *lock(&self.front.added));
         for (listener, name) in added {
             match self.sockets.iter_mut().find(|socket| socket.only.as_deref() == Some(&name)) {
                 Some(socket) => socket.listener = listener,
@@ -255,8 +256,8 @@ impl Socket {
             outlast(front, &ending, &stream);
             converse(front, stream, only.as_deref(), Some(taken));
         };
-        if let Err(e) = thread::Builder::new().name("slo-ctl nbd".into()).spawn(serve) {
-            refused.say(|| format!("refused a connection: cannot start a thread: {e}"));
+        if let Err(e) = threads::start("slo-ctl nbd", serve) {
+            refused.say(|| format!("refused a connection: {e}"));
         }
     }
 }

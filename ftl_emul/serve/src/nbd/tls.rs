@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -17,6 +17,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
 use crate::error::ServeError;
 use crate::occasional_log::OccasionalLog;
+use crate::threads::lock;
 
 /// Bytes that are decrypted or encrypted at a time.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -47,7 +48,7 @@ impl Certificates {
 
     /// The configuration of the present files, or the last that could be used, as while new files are written.
     fn configuration(&self) -> Arc<ServerConfig> {
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read = lock(&self.read);
         let identity = identity(&self.folder);
         if identity != read.0 {
             match configuration(&self.folder, self.verify_peer) {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ftl_core::convert::exact;
@@ -11,6 +11,7 @@ use ftl_core::convert::exact;
 use crate::namespace::Namespace;
 use crate::nvme_tcp::command::{Command, Completion, Status};
 use crate::nvme_tcp::queue::{MAX_ENTRIES, Queue};
+use crate::threads::lock;
 
 /// I/O queues of a controller at most.
 pub const MAX_IO_QUEUES: u16 = 16;
@@ -137,7 +138,7 @@ impl Controller {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Whether a namespace is attached to it.
@@ -150,13 +151,14 @@ impl Controller {
         self.heard.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the keep alive timeout has expired.
+    /// Whether the keep alive timeout has expired, and its connections are still to be ended.
     pub fn is_forsaken(&self, now: Instant) -> bool {
         let mut state = self.state();
         if self.heard.swap(false, Ordering::Relaxed) {
             state.heard = now;
         }
-        state.keep_alive.is_some_and(|most| now.saturating_duration_since(state.heard) > most)
+        let is_late = state.keep_alive.is_some_and(|most| now.saturating_duration_since(state.heard) > most);
+        is_late && !self.ended.load(Ordering::Relaxed)
     }
 
     /// Ready for commands other than those of Fabrics.

@@ -16,7 +16,7 @@ pub const BLOCK_SHIFT: u32 = 9;
 pub const MAX_TRANSFER_SHIFT: u8 = 8;
 /// The same in bytes.
 pub const MAX_TRANSFER_BYTES: usize = 4096 << MAX_TRANSFER_SHIFT;
-/// Read at once by commands that move no data to the host, and written where zeroes have to be.
+/// Read at once by a command that moves no data to the host.
 const PIECE_BYTES: usize = 128 << 10;
 /// Bytes of a range of Dataset Management (3.2.3).
 const RANGE_BYTES: usize = 16;
@@ -108,7 +108,8 @@ pub fn carry_out(
         opcode::WRITE_ZEROES => within(namespace, command).and_then(|range| {
             // DEAC (3.2.8).
             let flags = Flags { may_trim: command.dword(12) & (1 << 25) != 0, ..flags };
-            write_zeroes(namespace, model, range, flags, gone)
+            let done = namespace.zero_or_write(model, range.0, range.1, flags, gone);
+            done.map_err(|e| failed(&e, Status::WRITE_FAULT))
         }),
         opcode::DATASET_MANAGEMENT => deallocate(namespace, model, command, data, gone),
         _ => Err(Status::INVALID_OPCODE),
@@ -139,30 +140,6 @@ fn verify(
     while done < length && !gone() {
         let piece = exact::<usize>(length - done).min(PIECE_BYTES);
         namespace.read(model, &mut buffer[..piece], offset + done, gone).map_err(|e| failed(&e, Status::READ_ERROR))?;
-        done += piece as u64;
-    }
-    Ok(())
-}
-
-fn write_zeroes(
-    namespace: &Namespace,
-    model: &Model,
-    (offset, length): (u64, u64),
-    flags: Flags,
-    gone: &dyn Fn() -> bool,
-) -> Result<(), Status> {
-    match namespace.zero(model, offset, length, flags, gone) {
-        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
-        done => return done.map_err(|e| failed(&e, Status::WRITE_FAULT)),
-    }
-    // The file system has no fast operation for it.
-    let zeroes = vec![0; exact::<usize>(length).min(PIECE_BYTES)];
-    let mut done = 0;
-    while done < length && !gone() {
-        let piece = exact::<usize>(length - done).min(PIECE_BYTES);
-        namespace
-            .write(model, &zeroes[..piece], offset + done, flags, gone)
-            .map_err(|e| failed(&e, Status::WRITE_FAULT))?;
         done += piece as u64;
     }
     Ok(())

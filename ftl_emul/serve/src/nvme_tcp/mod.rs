@@ -33,6 +33,7 @@ use crate::inherited;
 use crate::occasional_log::OccasionalLog;
 use crate::parameters::Parameters;
 use crate::server::{NvmeTcp, Server};
+use crate::threads;
 pub use subsystem::{Permissions, Subsystem};
 
 /// Interval, and number of times, at which it is checked whether a closed connection has ended.
@@ -60,11 +61,11 @@ pub fn start(server: &'static Server, parameters: &Parameters) -> Result<Option<
         discovery: discovery.as_ref().map(|(_, address)| address.to_string()),
     });
     let (listening, looking) = (Arc::clone(&subsystem), Arc::clone(&subsystem));
-    run("slo-ctl nvme", move || listen(&listening, &listener, Port::All))?;
-    run("slo-ctl nvme look", move || looking.look_after())?;
+    threads::start("slo-ctl nvme", move || listen(&listening, &listener, Port::All))?;
+    threads::start("slo-ctl nvme look", move || looking.look_after())?;
     if let Some((listener, _)) = discovery {
         let discovering = Arc::clone(&subsystem);
-        run("slo-ctl nvme disc", move || listen(&discovering, &listener, Port::Discovery(address.port())))?;
+        threads::start("slo-ctl nvme disc", move || listen(&discovering, &listener, Port::Discovery(address.port())))?;
     }
     Ok(Some(subsystem))
 }
@@ -79,13 +80,6 @@ fn inherit(parameter: &str, fd: RawFd) -> Result<(TcpListener, SocketAddr), Serv
 /// Ends every connection in good order.
 pub fn stop(subsystem: &Subsystem) {
     subsystem.stop(connection::STOPPING);
-}
-
-fn run(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ServeError> {
-    match thread::Builder::new().name(name.into()).spawn(work) {
-        Ok(_detached) => Ok(()),
-        Err(e) => Err(ServeError::File(format!("cannot start a thread: {e}"))),
-    }
 }
 
 fn listen(subsystem: &Arc<Subsystem>, listener: &TcpListener, port: Port) {
@@ -124,5 +118,5 @@ fn admit(subsystem: Arc<Subsystem>, stream: TcpStream, port: Port, descriptor: T
         let _gone = connection::serve(&subsystem, stream, port);
     };
     // Without a thread the connection is dropped, and the host tries again.
-    let _dropped = thread::Builder::new().name("slo-ctl nvme host".into()).spawn(serve);
+    let _dropped = threads::start("slo-ctl nvme host", serve);
 }

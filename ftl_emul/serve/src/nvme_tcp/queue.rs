@@ -17,6 +17,7 @@ use crate::nvme_tcp::pdu::{Fault, Format, HostData, IN_CAPSULE_BYTES};
 use crate::outgoing::Outgoing;
 use crate::polling::Polling;
 use crate::request_memory::{Pool, Room, Taken};
+use crate::threads::lock;
 
 /// Maximum entries of a queue, CAP.MQES (one less, as it counts from 0).
 pub const MAX_ENTRIES: u16 = 128;
@@ -139,7 +140,7 @@ impl Queue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// The connection, for its reader.
@@ -328,7 +329,7 @@ impl Queue {
         fill: impl FnOnce(&mut [u8]) -> io::Result<()>,
     ) -> io::Result<bool> {
         let format = self.format();
-        let mut unsent = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unsent = lock(&self.sending);
         let at = format.before_data();
         let room = unsent.room(at + bytes);
         // Data that a panic leaves behind is not sent.
@@ -393,7 +394,7 @@ impl Queue {
     }
 
     fn send_when(&self, bytes: &[u8], when: When) -> io::Result<()> {
-        let mut unsent = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unsent = lock(&self.sending);
         if unsent.is_empty() && when == When::Now {
             return (&self.stream).write_all(bytes).inspect_err(|_| self.close());
         }
@@ -452,7 +453,7 @@ pub struct Incoming<'a> {
 
 impl Read for Incoming<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut unsent = self.queue.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unsent = lock(&self.queue.sending);
         if !unsent.is_empty() {
             self.queue.send_all(&mut unsent)?;
         }

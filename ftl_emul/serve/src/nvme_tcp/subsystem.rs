@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use crate::nvme_tcp::placement::Events;
 use crate::nvme_tcp::queue::Queue;
 use crate::occasional_log::OccasionalLog;
 use crate::server::Server;
+use crate::threads::lock;
 
 /// The well-known name of every discovery subsystem (NVM Express Base Specification 2.0, section 4.5).
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
@@ -75,11 +76,11 @@ impl Subsystem {
     }
 
     fn controllers(&self) -> MutexGuard<'_, BTreeMap<u16, Arc<Controller>>> {
-        self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.controllers)
     }
 
     fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Queue>>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.connections)
     }
 
     /// The namespace with that number, if it is attached to a host.
@@ -137,7 +138,7 @@ impl Subsystem {
 
     /// Events of data placement.
     pub fn events(&self) -> MutexGuard<'_, Events> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.events)
     }
 
     /// The controller of that number.

@@ -321,6 +321,19 @@ fn keep_alive_timeout_ends_the_controller_and_reset_its_queues() {
 }
 
 #[test]
+fn expired_keep_alive_timeout_is_noticed_until_its_connections_are_ended_only() {
+    let served = served();
+    let mut silent = Host::dial(served.address, false, false);
+    assert_eq!(silent.connect(0, 0xffff, &served.subsystem.nqn, 3_600_000).status, 0);
+    let (controller, now) = (served.subsystem.controller(1).unwrap(), Instant::now());
+    let later = now + Duration::from_secs(7200);
+    assert!(!controller.is_forsaken(now));
+    assert!(controller.is_forsaken(later));
+    controller.end();
+    assert!(!controller.is_forsaken(later));
+}
+
+#[test]
 fn stop_answers_commands_in_progress_and_accepts_no_more() {
     let served = served();
     let (_admin, id) = served.admin(false, false);

@@ -21,7 +21,7 @@ impl Server {
         if ends.0 == ends.1 {
             return refuse("a move needs two different ends: from and to, one of which may be the spare (null)");
         }
-        let mut settings = self.settings();
+        let mut settings = self.change();
         self.model.with(|drive| drive.request_move(ends.0, ends.1, blocks))??;
         let mut ops_blocks = self.ops_blocks_set(&settings);
         self.moved(&mut ops_blocks, ends.0, ends.1, blocks);
@@ -32,7 +32,7 @@ impl Server {
 
     /// Cancels the OPS blocks that were not moved yet.
     pub fn cancel_moves(&self) -> Result<(), ServeError> {
-        let mut settings = self.settings();
+        let mut settings = self.change();
         let withdrawn = self.model.with(|drive| {
             let pending = drive.pending_moves();
             drive.cancel_moves();
@@ -58,7 +58,7 @@ impl Server {
 
     /// Sets the weight of a namespace permanently.
     pub fn set_weight(&self, namespace: &Namespace, weight: f64) -> Result<(), ServeError> {
-        let mut settings = self.settings();
+        let mut settings = self.change();
         let before = settings.of(&namespace.name).weight.unwrap_or(namespace.origin.config.weight);
         self.model.set_weight(namespace.tenant, weight)?;
         let kept = settings.change(&self.folder, |s| s.of_mut(&namespace.name).weight = Some(weight));
@@ -68,7 +68,7 @@ impl Server {
     /// Sets the scheduler between namespaces permanently.
     pub fn set_scheduler(&self, name: &str) -> Result<(), ServeError> {
         let policy = scheduler_named(name)?;
-        let mut settings = self.settings();
+        let mut settings = self.change();
         let before = scheduler_named(settings.scheduler.as_deref().unwrap_or(self.config.scheduler()))?;
         self.model.set_scheduler(policy)?;
         let kept = settings.change(&self.folder, |s| s.scheduler = Some(name.to_owned()));
@@ -77,7 +77,7 @@ impl Server {
 
     /// Sets or removes the limits of a namespace permanently.
     pub fn set_limit(&self, namespace: &Namespace, limit: Limit) -> Result<(), ServeError> {
-        let mut settings = self.settings();
+        let mut settings = self.change();
         let kept = settings.of(&namespace.name);
         let before = Limit { iops: kept.limit_iops, bytes_s: kept.limit_bytes_s };
         self.model.set_limit(namespace.tenant, limit)?;
@@ -98,7 +98,7 @@ impl Server {
         if size_bytes == 0 || size_bytes % page != 0 || size_bytes > 1 << 62 {
             return refuse(format!("a size must be a whole number of pages of {}, and at least one", size_text(page)));
         }
-        let mut settings = self.settings();
+        let mut settings = self.change();
         let before = namespace.size_bytes();
         let growing = size_bytes >= before;
         let taken = if growing {

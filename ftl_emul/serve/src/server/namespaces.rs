@@ -9,7 +9,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -55,7 +55,7 @@ impl Server {
     /// Creates a namespace permanently.
     pub fn create_namespace(&self, wanted: Wanted) -> Result<Arc<Namespace>, ServeError> {
         let placement = self.config.flash()?.placement();
-        let mut settings = self.settings();
+        let mut settings = self.change();
         let present = self.namespaces();
         if present.len() >= MAX_NAMESPACES {
             return refuse(format!("the device already has {MAX_NAMESPACES} namespaces, the most it can have"));
@@ -114,7 +114,7 @@ impl Server {
             kept.map(|()| namespace)
         });
         let made = Arc::new(made.inspect_err(|_| drop(remove_files(&self.folder, &mut settings)))?);
-        self.replace_namespaces(|list| {
+        self.replace_namespaces(&settings, |list| {
             let place = list.partition_point(|n| n.nsid() < nsid);
             list.insert(place, Arc::clone(&made));
         });
@@ -151,7 +151,7 @@ impl Server {
     /// Deletes a namespace and its data permanently. Requests in progress are completed, later ones refused.
     pub fn delete_namespace(&self, namespace: &Arc<Namespace>) -> Result<(), ServeError> {
         let placement = self.config.flash()?.placement();
-        let mut settings = self.settings();
+        let mut settings = self.change();
         if !self.namespaces().iter().any(|n| n.serial == namespace.serial) {
             return refuse(format!("namespace {:?} no longer exists", namespace.name));
         }
@@ -169,7 +169,7 @@ impl Server {
             let _without_clock = self.model.set_limit(namespace.tenant, limit);
             return Err(e);
         }
-        self.replace_namespaces(|list| list.retain(|n| n.serial != namespace.serial));
+        self.replace_namespaces(&settings, |list| list.retain(|n| n.serial != namespace.serial));
         // It is deleted now; remaining work is done by the next start at the latest.
         let released = self.release_pages(namespace);
         let released = released.and_then(|()| Ok(self.model.with(|drive| drive.delete_tenant(namespace.tenant))??));
@@ -266,7 +266,7 @@ impl Server {
 
     /// Attaches a namespace to an NVMe host, or detaches it, permanently.
     pub fn attach_namespace(&self, namespace: &Namespace, host_nqn: &str, attached: bool) -> Result<(), ServeError> {
-        let mut settings = self.settings();
+        let mut settings = self.change();
         let mut hosts = settings.of(&namespace.name).hosts.unwrap_or_default();
         hosts.set(host_nqn, attached);
         if hosts.listed() > MAX_LISTED_HOSTS {
@@ -309,11 +309,8 @@ impl Server {
 
     /// What all namespaces have read and written since the device was created, those that were deleted included.
     pub fn totals(&self) -> Result<Totals, ServeError> {
-        let (before, namespaces) = {
-            let settings = self.settings();
-            (settings.totals_of_deleted, self.namespaces())
-        };
-        Ok(before + self.totals_of(&namespaces)?)
+        let (settings, namespaces) = self.present();
+        Ok(settings.totals_of_deleted + self.totals_of(&namespaces)?)
     }
 
     /// Amount that some namespaces have read and written.
@@ -334,11 +331,12 @@ impl Server {
         Ok(self.model.with(|drive| namespaces.iter().try_fold(Totals::default(), |sum, n| add(sum, drive, n)))??)
     }
 
-    fn replace_namespaces(&self, change: impl FnOnce(&mut Vec<Arc<Namespace>>)) {
-        let mut namespaces = self.namespaces.write().unwrap_or_else(PoisonError::into_inner);
-        let mut list = namespaces.to_vec();
-        change(&mut list);
-        *namespaces = list.into();
+    fn replace_namespaces(&self, settings: &Settings, change: impl FnOnce(&mut Vec<Arc<Namespace>>)) {
+        self.publish(settings, |namespaces| {
+            let mut list = namespaces.to_vec();
+            change(&mut list);
+            *namespaces = list.into();
+        });
     }
 }
 
@@ -353,19 +351,12 @@ fn request_again(drive: &mut Drive, moves: &[(Option<TenantId>, Option<TenantId>
 }
 
 /// The fewest OPS blocks that a new namespace can have.
-fn least_ops(drive: &mut Drive, placement: Placement) -> u64 {
+fn least_ops(drive: &Drive, placement: Placement) -> u64 {
     let shared = |tenant: &TenantId| drive.space(*tenant).is_ok_and(|space| space.placement == Placement::Shared);
     if placement == Placement::Shared && drive.tenants().iter().any(shared) {
         return 0;
     }
-    match drive.create_tenant(1, Placement::Isolated, 0) {
-        Err(FtlError::BelowMinimumOps { minimum, .. }) => minimum,
-        Ok(tenant) => {
-            let _just_created = drive.delete_tenant(tenant);
-            0
-        }
-        Err(_) => 0,
-    }
+    drive.min_ops_blocks()
 }
 
 /// Amount that a namespace has read and written.

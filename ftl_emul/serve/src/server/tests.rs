@@ -8,6 +8,7 @@ use ftl_core::{MAPPINGS, Op};
 use proptest::prelude::*;
 
 use super::*;
+use crate::control::protocol;
 use crate::faults;
 use crate::hostile;
 pub use crate::hostile::{NAMES, PAGE, PAGES};
@@ -304,6 +305,25 @@ fn short_file_is_refused_with_the_command_to_continue() {
     // Not by a shell: a child has the locks of the devices of all tests until it runs its program.
     File::options().write(true).open(file).unwrap().set_len(size_bytes).unwrap();
     checked(&open(folder.path()));
+}
+
+#[test]
+fn nobody_waits_to_read_while_a_change_takes_long() {
+    let folder = tempfile::tempdir().unwrap();
+    make(folder.path(), "page", true, 8);
+    let server: &'static Server = Box::leak(Box::new(open(folder.path())));
+    let change = server.change();
+    let (done, ends) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        server.totals().unwrap();
+        let answer = |command: &[u8]| protocol::answer(server, &mut protocol::Session::new(true), command);
+        let answers = [&br#"{"v":1,"op":"stats"}"#[..], br#"{"v":1,"op":"settings"}"#].map(answer);
+        let is_done = |answer: &Vec<u8>| serde_json::from_slice::<serde_json::Value>(answer).unwrap()["ok"] == true;
+        done.send(answers.iter().all(is_done)).unwrap();
+    });
+    let answered = ends.recv_timeout(Duration::from_secs(60));
+    drop(change);
+    assert_eq!(answered, Ok(true));
 }
 
 #[test]

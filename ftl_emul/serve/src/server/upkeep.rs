@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ftl_core::Drive;
@@ -12,7 +12,8 @@ use crate::checkpoint;
 use crate::error::ServeError;
 use crate::namespace::Namespace;
 use crate::preconditioning;
-use crate::server::{Server, lock_anyway};
+use crate::server::Server;
+use crate::threads::{self, lock};
 
 /// Interval in which gathered requests are applied, blocks moved and checkpoints considered.
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(200);
@@ -44,22 +45,19 @@ impl Server {
     }
 
     fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ServeError> {
-        let thread = thread::Builder::new()
-            .name(name.into())
-            .spawn(work)
-            .map_err(|e| ServeError::File(format!("cannot start a thread: {e}")))?;
-        lock_anyway(&self.upkeep.threads).push(thread);
+        let thread = threads::start(name, work)?;
+        lock(&self.upkeep.threads).push(thread);
         Ok(())
     }
 
     /// Stops the threads of [`Server::start`] and writes the checkpoint of a clean stop.
     pub fn stop(&self) -> Result<(), ServeError> {
-        *lock_anyway(&self.upkeep.stopping) = true;
+        *lock(&self.upkeep.stopping) = true;
         self.upkeep.stop.notify_all();
         if let Some(timed) = self.model.timed() {
             timed.stop();
         }
-        for thread in lock_anyway(&self.upkeep.threads).drain(..) {
+        for thread in lock(&self.upkeep.threads).drain(..) {
             if thread.join().is_err() {
                 eprintln!("slo-ctl: a background thread failed");
             }
@@ -80,7 +78,7 @@ impl Server {
 
     /// Writes the placement of every page.
     pub fn checkpoint(&self, clean: bool) -> Result<(), ServeError> {
-        let _one_at_a_time = lock_anyway(&self.upkeep.checkpoint);
+        let _one_at_a_time = lock(&self.upkeep.checkpoint);
         let preconditioned = self.preconditioned();
         let state =
             self.model.with(|drive| checkpoint::take(drive, &self.namespaces(), preconditioned.as_ref(), clean))??;
@@ -91,7 +89,7 @@ impl Server {
         let mut due = Instant::now() + self.checkpoint_interval;
         let mut written_at = self.host_page_writes();
         let mut ailing = HashMap::new();
-        let mut stopping = lock_anyway(&self.upkeep.stopping);
+        let mut stopping = lock(&self.upkeep.stopping);
         while !*stopping {
             let waited = self.upkeep.stop.wait_timeout(stopping, UPKEEP_INTERVAL);
             stopping = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -119,7 +117,7 @@ impl Server {
                 written_at = written;
                 due = Instant::now() + self.checkpoint_interval.max(begun.elapsed() * CHECKPOINT_SHARE);
             }
-            stopping = lock_anyway(&self.upkeep.stopping);
+            stopping = lock(&self.upkeep.stopping);
         }
     }
 

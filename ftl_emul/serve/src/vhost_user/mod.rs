@@ -37,6 +37,7 @@ use crate::namespace::Namespace;
 use crate::occasional_log::OccasionalLog;
 use crate::parameters::Parameters;
 use crate::server::Server;
+use crate::threads::{self, lock};
 use request::Disk;
 use session::{Serving, Session};
 
@@ -72,7 +73,7 @@ struct Slot {
     current: Mutex<Option<Arc<Client>>>,
     free: Condvar,
     size_bytes: AtomicU64,
-    log: OccasionalLog,
+    log: Arc<OccasionalLog>,
 }
 
 /// See the module.
@@ -96,15 +97,8 @@ pub fn start(server: &'static Server, parameters: &Parameters) -> Result<Option<
         }
     }
     let here = Arc::clone(&served);
-    run("slo-ctl vhost look", move || here.look_after())?;
+    threads::start("slo-ctl vhost look", move || here.look_after())?;
     Ok(Some(served))
-}
-
-fn run(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ServeError> {
-    match thread::Builder::new().name(name.into()).spawn(work) {
-        Ok(_detached) => Ok(()),
-        Err(e) => Err(ServeError::File(format!("cannot start a thread: {e}"))),
-    }
 }
 
 impl VhostUser {
@@ -123,10 +117,10 @@ impl VhostUser {
         }
         self.server.descriptors.add([Owner::VhostUser(namespace.name.clone())])?;
         let size_bytes = AtomicU64::new(namespace.size_bytes());
-        let (current, free, log) = (Mutex::default(), Condvar::new(), OccasionalLog::default());
+        let (current, free, log) = (Mutex::default(), Condvar::new(), Arc::default());
         let slot = Arc::new(Slot { namespace, listener, current, free, size_bytes, log });
         let (here, its_slot) = (Arc::clone(self), Arc::clone(&slot));
-        run("slo-ctl vhost accept", move || here.listen(&its_slot))?;
+        threads::start("slo-ctl vhost accept", move || here.listen(&its_slot))?;
         slots.push(slot);
         Ok(())
     }
@@ -179,7 +173,7 @@ impl VhostUser {
             }
             its_slot.release();
         };
-        if run("slo-ctl vhost client", serve).is_err() {
+        if threads::start("slo-ctl vhost client", serve).is_err() {
             // Without a thread the connection is dropped, and the client tries again.
             slot.release();
         }
@@ -190,7 +184,8 @@ impl VhostUser {
         let peer = sockopt::socket_peercred(&stream)?;
         let is_trusted = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
         let server = self.server;
-        let disk = Disk::new(Arc::clone(&slot.namespace), &server.model, &server.config.name);
+        let (namespace, log) = (Arc::clone(&slot.namespace), Arc::clone(&slot.log));
+        let disk = Disk::new(namespace, &server.model, &server.config.name, log);
         let serving = Serving {
             granule_bytes: server.config.granule_bytes(),
             is_untimed: server.time_scale.is_none(),
@@ -291,10 +286,6 @@ impl Slot {
             let _not_sent = send(messages, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn header(request: u32, flags: u32, size: u32) -> [u8; MESSAGE_BYTES] {

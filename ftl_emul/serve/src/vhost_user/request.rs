@@ -16,6 +16,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, Volati
 
 use crate::model::Model;
 use crate::namespace::{Awaited, Flags, Namespace};
+use crate::occasional_log::OccasionalLog;
 
 /// Sectors are of 512 bytes, whatever the block size (5.2.6).
 pub const SECTOR_SHIFT: u32 = 9;
@@ -33,8 +34,6 @@ const MAX_DATA_BYTES: u64 = MAX_SEGMENTS as u64 * MAX_SEGMENT_BYTES as u64;
 const HEADER_BYTES: usize = 16;
 /// `struct virtio_blk_discard_write_zeroes`: sector, number of sectors, flags.
 const RANGE_BYTES: usize = 16;
-/// Zeroes written at once where the file system cannot zero a range.
-const ZEROES_BYTES: usize = 128 << 10;
 
 /// A part of a buffer in the guest's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,7 +238,7 @@ impl BlockRequest {
             let done = if self.kind == Kind::Discard {
                 disk.namespace.trim(disk.model, offset, length, flags, awaited)
             } else {
-                write_zeroes(disk, offset, length, flags, awaited)
+                disk.namespace.zero_or_write(disk.model, offset, length, flags, awaited)
             };
             done.map_err(|e| failed(&e))?;
         }
@@ -305,25 +304,6 @@ fn take_header(memory: &GuestMemoryMmap, readable: &mut Vec<Segment>, header: &m
     rest.is_empty()
 }
 
-fn write_zeroes(disk: &Disk, offset: u64, length: u64, flags: Flags, awaited: &dyn Fn() -> Awaited) -> io::Result<()> {
-    match disk.namespace.zero(disk.model, offset, length, flags, awaited) {
-        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
-        done => return done,
-    }
-    // The file system has no fast operation for it.
-    let zeroes = vec![0; exact::<usize>(length.min(ZEROES_BYTES as u64))];
-    let mut done = 0;
-    while done < length {
-        if awaited() != Awaited::Yes {
-            return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
-        }
-        let piece = exact::<usize>((length - done).min(ZEROES_BYTES as u64));
-        disk.namespace.write(disk.model, &zeroes[..piece], offset + done, flags, awaited)?;
-        done += piece as u64;
-    }
-    Ok(())
-}
-
 /// The status for an error of the backing file: there is only one.
 fn failed(_error: &io::Error) -> u32 {
     VIRTIO_BLK_S_IOERR
@@ -337,11 +317,12 @@ pub struct Disk {
     pub model: &'static Model,
     /// Serial number that a guest sees.
     pub id: String,
+    pub(super) log: Arc<OccasionalLog>,
 }
 
 impl Disk {
     /// The namespace of a device. Its serial number is `DEVICE-NAMESPACE`, shortened to what `GET_ID` has room for.
-    pub fn new(namespace: Arc<Namespace>, model: &'static Model, device: &str) -> Self {
+    pub fn new(namespace: Arc<Namespace>, model: &'static Model, device: &str, log: Arc<OccasionalLog>) -> Self {
         let most = exact::<usize>(VIRTIO_BLK_ID_BYTES);
         let mut id = format!("{device}-{}", namespace.name);
         if id.len() > most {
@@ -349,6 +330,11 @@ impl Disk {
             let hash = id.bytes().fold(0x811c_9dc5_u32, |hash, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193));
             id = format!("{}-{hash:08x}", &id[..most - 9]);
         }
-        Self { namespace, model, id }
+        Self { namespace, model, id, log }
+    }
+
+    /// Logs what a guest has done, at a limited rate, however often it connects.
+    pub fn say(&self, what: &str) {
+        self.log.say(|| format!("vhost-user: namespace {}: {what}", self.namespace.name));
     }
 }

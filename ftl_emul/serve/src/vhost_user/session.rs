@@ -229,7 +229,7 @@ impl Session {
         if let Some(Running { queue, thread }) = ring.running.take() {
             queue.stop();
             if thread.join().is_err() {
-                eprintln!("slo-ctl: vhost-user: namespace {}: a queue failed", self.disk.namespace.name);
+                self.disk.say("a queue failed");
             }
             ring.base = queue.drain();
         }

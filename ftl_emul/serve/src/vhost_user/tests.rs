@@ -1,12 +1,19 @@
 //! Requests as guests write them, also those that should not: the answer is in the guest's memory, or nowhere.
 
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
 use proptest::prelude::*;
+use rustix::event::{EventfdFlags, eventfd};
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT};
 use virtio_queue::desc::split::Descriptor;
+use virtio_queue::{Queue, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use super::request::{BlockRequest, Disk};
-use super::virtqueue::Chain;
+use super::virtqueue::{Chain, Setup, Virtqueue};
+use super::workers::Workers;
 use crate::namespace::Awaited;
 use crate::server::tests::{PAGE, PAGES, make, open};
 
@@ -22,7 +29,7 @@ fn memory() -> GuestMemoryMmap {
 fn disk(folder: &std::path::Path) -> Disk {
     make(folder, "page", true, 8);
     let server = Box::leak(Box::new(open(folder)));
-    Disk::new(std::sync::Arc::clone(&server.namespaces()[0]), &server.model, "a-device-with-a-long-name")
+    Disk::new(Arc::clone(&server.namespaces()[0]), &server.model, "a-device-with-a-long-name", Arc::default())
 }
 
 /// Carries out the request of the parts (address, bytes, flags); returns its status and the bytes written.
@@ -103,6 +110,37 @@ fn request_beyond_the_end_or_memory_fails() {
     let parts = [(8192, 512, WRITABLE), (0, 16, 0), (STATUS, 1, WRITABLE)];
     assert_eq!(ask(&disk, &memory, &parts), Some((VIRTIO_BLK_S_IOERR, 1)));
     assert_eq!(disk.id.len(), 20);
+}
+
+#[test]
+fn guest_that_breaks_its_queue_again_and_again_does_not_fill_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Arc::new(disk(folder.path()));
+    for _ in 0..3 {
+        let memory = memory();
+        let mut ring = Queue::new(16).unwrap();
+        ring.try_set_size(16).unwrap();
+        ring.try_set_desc_table_address(GuestAddress(0x1000)).unwrap();
+        ring.try_set_avail_ring_address(GuestAddress(0x2000)).unwrap();
+        ring.try_set_used_ring_address(GuestAddress(0x3000)).unwrap();
+        ring.set_ready(true);
+        // More requests than the ring has entries.
+        memory.write_obj(100_u16, GuestAddress(0x2002)).unwrap();
+        let setup = Setup {
+            ring,
+            memory: Arc::new(memory),
+            kick: File::from(eventfd(0, EventfdFlags::CLOEXEC).unwrap()),
+            call: None,
+            tracker: None,
+            resumed: Vec::new(),
+            durable: false,
+            is_untimed: true,
+            max_poll: Duration::ZERO,
+        };
+        let (_queue, thread) = Virtqueue::start(setup, Arc::clone(&disk), Workers::new(&Arc::default(), 1)).unwrap();
+        thread.join().unwrap();
+    }
+    assert_eq!(disk.log.left_out(), 2);
 }
 
 proptest! {

@@ -23,6 +23,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use crate::namespace::Awaited;
 use crate::polling::Polling;
+use crate::threads::lock;
 use crate::vhost_user::in_flight::Tracker;
 use crate::vhost_user::request::{BlockRequest, Disk};
 use crate::vhost_user::workers::Workers;
@@ -157,7 +158,7 @@ impl Virtqueue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Notifies the driver through another descriptor from now on.
@@ -268,7 +269,7 @@ impl Virtqueue {
     /// The queue is unusable until the driver resets it.
     fn break_off(&self, state: &mut State, why: &str) -> Next {
         if !state.broken {
-            eprintln!("slo-ctl: vhost-user: namespace {}: a queue was stopped: {why}", self.disk.namespace.name);
+            self.disk.say(&format!("a queue was stopped: {why}"));
         }
         state.broken = true;
         Next::Stop

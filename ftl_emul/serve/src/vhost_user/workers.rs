@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use crate::request_memory::{Pool, Room, Taken};
+use crate::threads::lock;
 
 /// Maximum concurrent requests of one client. Further ones wait for a thread.
 const MAX_THREADS: usize = 128;
@@ -40,7 +41,7 @@ impl Workers {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Runs a job in a thread. Jobs start in order.

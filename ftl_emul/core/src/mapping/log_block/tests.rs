@@ -8,6 +8,7 @@ use crate::geometry::NandTiming;
 use crate::mapping::bast::{Bast, BastMapping};
 use crate::mapping::changes::{Change, Contents, changes, pick, three_tenants};
 use crate::mapping::fast::{Fast, FastMapping};
+use crate::mapping::snapshot_file::{head_bytes, sum_anew};
 use crate::nand::Untimed;
 use crate::victim::below;
 
@@ -396,8 +397,7 @@ fn forged_snapshot_with_valid_checksum_is_refused_or_consistent() {
         for flip in [0x01, 0x80, 0xff] {
             let mut forged = file.clone();
             forged[at] ^= flip;
-            let sum = crc32fast::hash(&forged[..body]);
-            forged[body..].copy_from_slice(&sum.to_le_bytes());
+            sum_anew(&mut forged, head_bytes(&file));
             if let Ok((ftl, _)) = FastMapping::restore(&mut &forged[..]) {
                 ftl.check().unwrap();
             }

@@ -18,8 +18,6 @@ pub(super) enum Purpose {
     Collect,
     /// A move takes a block from its owner.
     Reclaim,
-    /// The block was erased far less often than others.
-    LevelWear,
 }
 
 impl PageMapping {
@@ -40,7 +38,10 @@ impl PageMapping {
         nand.defer_to_writes(pool, self.geometry.pages_per_block - self.pools[pool].frontiers[HOST].next_page);
     }
 
-    /// Collects the victim that the policy chooses; false when the pool has no full block.
+    /// Copies the valid pages of the victim that the policy chooses to the GC frontier, erases it, and frees it; false
+    /// when the pool has no full block.
+    ///
+    /// Needs at least one free block: the copies fill at most one.
     pub(super) fn collect<N: Nand>(&mut self, pool: usize, cause: TenantId, purpose: Purpose, nand: &mut N) -> bool {
         let victim = self.pools[pool].victims.choose(
             self.options.victim,
@@ -50,15 +51,6 @@ impl PageMapping {
             &mut self.rng,
         );
         let Some(victim) = victim else { return false };
-        self.empty(pool, victim, cause, purpose, nand);
-        self.level_wear(pool, victim, cause, nand);
-        true
-    }
-
-    /// Copies the valid pages of a full block to the GC frontier, erases it, and frees it.
-    ///
-    /// Needs at least one free block: the copies fill at most one.
-    fn empty<N: Nand>(&mut self, pool: usize, victim: BlockId, cause: TenantId, purpose: Purpose, nand: &mut N) {
         let valid = self.blocks[victim].valid;
         let die = self.pools[pool].die;
         self.pools[pool].victims.remove(&mut self.blocks, victim);
@@ -74,22 +66,18 @@ impl PageMapping {
         nand.erase(die);
         let erases = block.erases;
         self.pools[pool].free.push(erases, victim);
-        self.pools[pool].erases_since_levelling += 1;
         self.tenancy.domains[pool / self.geometry.dies() as usize].wear.erased(erases);
 
         let counters = &mut self.tenancy.tenant(cause).counters;
         counters.gc_page_writes += u64::from(valid);
         counters.erases += 1;
-        match purpose {
-            Purpose::LevelWear => counters.wear_page_writes += u64::from(valid),
-            Purpose::Reclaim => counters.reclaim_page_writes += u64::from(valid),
-            Purpose::Collect => {}
+        if purpose == Purpose::Reclaim {
+            counters.reclaim_page_writes += u64::from(valid);
         }
-        if purpose != Purpose::LevelWear {
-            counters.victims += 1;
-            counters.victim_valid_pages += u64::from(valid);
-            counters.victim_histogram[valid as usize] += 1;
-        }
+        counters.victims += 1;
+        counters.victim_valid_pages += u64::from(valid);
+        counters.victim_histogram[valid as usize] += 1;
+        true
     }
 
     /// Lists the valid logical pages of a block, prefetching their map entries, and clears its bits.
@@ -164,22 +152,6 @@ impl PageMapping {
         set_bits(&mut self.valid[block.index() * words..(block.index() + 1) * words], next_page, pages);
         self.blocks[block].valid += pages;
         self.pools[pool].frontiers[frontier].next_page += pages;
-    }
-
-    /// Moves the data of the least worn full block once in a while, so that the block joins the free ones.
-    fn level_wear<N: Nand>(&mut self, pool: usize, erased: BlockId, cause: TenantId, nand: &mut N) {
-        let Some(limit) = self.options.wear_spread_limit else { return };
-        // Looking for the coldest block visits the whole pool, so it is done once for every 64th of it erased.
-        if self.pools[pool].erases_since_levelling <= self.pools[pool].blocks / 64 {
-            return;
-        }
-        self.pools[pool].erases_since_levelling = 0;
-        let members = self.pools[pool].victims.members(&self.blocks);
-        let Some(coldest) = members.into_iter().min_by_key(|&b| self.blocks[b].erases) else { return };
-        let spread = self.blocks[erased].erases.saturating_sub(self.blocks[coldest].erases);
-        if spread > limit {
-            self.empty(pool, coldest, cause, Purpose::LevelWear, nand);
-        }
     }
 
     /// Adds the block of a frontier to the candidates for GC, if one is open.
