@@ -28,8 +28,8 @@ def test_vms_of_libvirts_test_driver_are_found(capsys: pytest.CaptureFixture[str
     assert found["libvirt_uri"] == "test:///default"
     (vm,) = found["vms"]
     assert (vm["name"], vm["state"], vm["found_by"], vm["cgroup"]) == ("test", "running", "libvirt", None)
-    disk = {"target": "vda", "kind": "file", "source": "/guest/diskimage1", "device": None, "below": []}
-    assert vm["disks"] == [{**disk, "copy": None, "copy_device": None, "copy_below": []}]
+    disk = {"target": "vda", "kind": "file", "source": "/guest/diskimage1", "device": None}
+    assert vm["disks"] == [{**disk, "below": [], "copy": None, "copy_device": None, "copy_below": []}]
     assert [stream["disk"] for stream in found["streams"]] == ["vda"]
 
 
