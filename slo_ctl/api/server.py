@@ -1,4 +1,4 @@
-"""The API on a Unix socket, and requests over HTTP as the page has them, too."""
+"""The API on a Unix socket, and the handler of HTTP requests that it shares with the page."""
 
 from __future__ import annotations
 

@@ -355,9 +355,9 @@ class Daemon:
         self._problems.clear()
         for device in self._emulated.devices.values():
             namespaces = {namespace.name for namespace in device.record.namespace}
+            before = device.remaining(inventory.streams, now_s)
             occupants, conflicts = emulated_occupants(
-                *(device.name, inventory.streams, slos),
-                *(device.remaining(inventory.streams, now_s), namespaces),
+                device.name, inventory.streams, slos, before, namespaces
             )
             notes += conflicts
             self._problems.guard(device.name, partial(device.observe, occupants, now_s))

@@ -186,6 +186,7 @@ class EmulatedDevice:
         """
         used = {(stream.vm, stream.tenant) for stream in streams if stream.tenant is not None}
         present = {vm for vm, _ in used}
+        self._seen_at_s = {name: at_s for name, at_s in self._seen_at_s.items() if name in self.occupants}
         for namespace, occupant in self.occupants.items():
             is_here = (occupant.vm, Tenant(self.name, namespace)) in used
             if is_here or occupant.vm not in present or self.sample is None:
