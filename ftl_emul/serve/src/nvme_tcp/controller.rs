@@ -330,22 +330,20 @@ impl Controller {
         self.send_notice();
     }
 
-    /// Sends the notice that namespaces have changed (5.2.1), once until its log page is read.
+    /// Sends the notice that namespaces have changed (5.2.1), once until its log page is read. Later, at the next
+    /// [`Self::look_at`], if the host does not read its answers: others would wait for it.
     fn send_notice(&self) {
         let mut state = self.state();
         let wanted = state.event_config & NAMESPACE_NOTICES != 0 && !state.changed.is_empty();
         if !wanted || state.notice_is_masked || self.is_discovery {
             return;
         }
+        let Some(admin) = state.queues.get(&0).filter(|admin| admin.takes_answers()).map(Arc::clone) else { return };
         let Some(command) = state.event_requests.pop_front() else { return };
         state.notice_is_masked = true;
-        let admin = state.queues.get(&0).map(Arc::clone);
         drop(state);
-        // Type notice, information Namespace Attribute Changed, log page 04h.
-        if let Some(admin) = admin {
-            // If that fails, the connection has ended.
-            let _told = admin.answer(command, Completion::of(2 | 4 << 16), None);
-        }
+        // Type notice, information Namespace Attribute Changed, log page 04h. If that fails, the connection has ended.
+        let _told = admin.answer(command, Completion::of(2 | 4 << 16), None);
     }
 
     /// The namespaces that have changed (5.16.1.5); reading them allows the next notice unless `retain`.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use ftl_core::convert::exact;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::nvme_tcp::command::{Command, Completion, Status, Transfer};
 use crate::nvme_tcp::io::{MAX_TRANSFER_BYTES, opcode};
@@ -406,6 +407,13 @@ impl Queue {
         let sent = (&self.stream).write_all(unsent.waiting()).inspect_err(|_| self.close());
         unsent.clear();
         sent
+    }
+
+    /// Whether a short answer could be sent now, without waiting for the host to read others.
+    pub fn takes_answers(&self) -> bool {
+        let Ok(_nobody_sends) = self.sending.try_lock() else { return false };
+        let mut ready = [PollFd::new(&self.stream, PollFlags::OUT)];
+        poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0)
     }
 
     /// Whether the host no longer waits for answers.

@@ -157,3 +157,21 @@ fn hosts_have_namespaces_and_notices_of_their_own() {
     until("its controller is gone", || served.subsystem.controller(one).is_none());
     assert_eq!(its_io.run(blocks(2, 2, 0, 8)).data, [6; 4096]);
 }
+
+#[test]
+fn host_that_does_not_read_delays_no_notice_to_others() {
+    let served = served();
+    let (mut first, _) = served.admin(false, false);
+    let (mut second, _) = served.admin_of("nqn.2026-11.org.example:second");
+    let [_, its_notice] = [&mut first, &mut second].map(|admin| {
+        assert_eq!(admin.run(entry(9, 0, &[(10, 0x0b), (11, 1 << 8)])).status, 0);
+        admin.submit(entry(0x0c, 0, &[]), &[])
+    });
+    // More answers than the buffers of the connection have room for.
+    for _ in 0..4096 {
+        first.submit(with_host_data(entry(0x06, 0, &[(10, 1)]), 4096), &[]);
+    }
+
+    second.stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    assert_eq!(with_notice(&mut second, its_notice, entry(0x0d, 3, &[(10, 1)]), &[]), 0);
+}
