@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +17,7 @@ from slo_ctl.cli.exit_status import EXIT_USAGE
 from slo_ctl.cli.options import CONFIG, JSON, ROOT, check_config, check_root
 from slo_ctl.cli.output import print_json, print_lines, stdout_console, warn, warn_notes
 from slo_ctl.daemon.files import DaemonPlaces
-from slo_ctl.host.block_device import BY_ID, device_number, lasting_link
+from slo_ctl.host.block_device import BY_ID, device_behind, device_number, devices_below, lasting_link
 from slo_ctl.host.nvme.drive import nsid_of
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ app = typer.Typer(
 def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None:
     """Check the configuration, and report all errors and values that a later file overrides.
 
-    A note names the devices whose path may be that of another drive after the next boot.
+    Notes name devices whose path may be that of another drive after the next boot, does not exist, or is on
+    another device of the configuration.
 
     Exit status 0: valid; 2: errors.
 
@@ -81,8 +83,35 @@ def _notes(config: Config) -> list[str]:
             f"{link} stays"
             for device, link in links
         ),
+        *_missing(config),
         *_same_disks(config),
+        *_built_on_others(config),
     ]
+
+
+def _missing(config: Config) -> Iterator[str]:
+    """A note for each path at which there is nothing, which may be a typing error."""
+    for device in config.devices:
+        if device.path is not None and not Path(device.path).exists():
+            yield f"device {device.name} ({device.source}): there is no {device.path} now"
+
+
+def _built_on_others(config: Config) -> Iterator[str]:
+    """A note for each device on another one of the configuration, such as a volume on its drive."""
+    numbers = {}
+    for device in config.devices:
+        if device.path is not None:
+            with suppress(OSError, ValueError):
+                numbers[device.name] = device_behind(device.path, SYS)
+    for device in config.devices:
+        number = numbers.get(device.name)
+        below = () if number is None else devices_below(number, SYS)
+        for other in config.devices:
+            if numbers.get(other.name) in below:
+                yield (
+                    f"device {device.name} ({device.source}): {device.path} is on {other.name}, which is "
+                    f"managed, too: requests count and are limited on both; better manage only {other.name}"
+                )
 
 
 def _same_disks(config: Config) -> Iterator[str]:

@@ -79,7 +79,7 @@ class Entitlements:
     level: float
     """Rate per unit of weight of a VM that wants more and is at neither its minimum nor its maximum."""
     overcommitted: bool
-    """Whether the minimums exceed what the device delivers."""
+    """Whether the device delivers less than the minimums, and a VM that wants more gets less than its own."""
 
     @property
     def shares(self) -> dict[str, float]:
@@ -99,15 +99,18 @@ def entitle(claims: Sequence[Claim], total: float | None = None) -> Entitlements
     least = {c.vm: min(c.minimum, most[c.vm]) for c in claims}
     reserved = sum(least.values())
     available = (1.0 - LEAST_SHARE) * total
-    overcommitted = reserved > available
-    if overcommitted:
+    if reserved > available:
         least = {vm: minimum * available / reserved for vm, minimum in least.items()}
     level = water_level([(c.weight, least[c.vm], most[c.vm]) for c in claims], total)
     rates = {c.vm: min(max(level * c.weight, least[c.vm]), most[c.vm]) for c in claims}
     if math.isinf(level):  # no VM wants more than the device delivers
         weights = sum(c.weight for c in claims)
         level = total / weights if weights > 0 else 0.0
-    return Entitlements(rates, level, overcommitted)
+    # VMs that use all that an idle device delivers may need less than their minimums.
+    missed = reserved > available and any(
+        c.wants_more and rates[c.vm] < min(c.minimum, c.maximum) for c in claims
+    )
+    return Entitlements(rates, level, missed)
 
 
 def entitle_exactly(claims: Sequence[Claim], attainable: Mapping[str, float]) -> Entitlements:

@@ -76,10 +76,8 @@ class BoundedCalls:
         """
         self._forget_finished()
         hanging = self._hanging.get(key)
-        if hanging is None and len(self._hanging) >= self._max_threads:
-            hanging = min(self._hanging.values(), key=lambda call: call.began_s)
-        if hanging is not None:
-            raise self._no_answer(hanging)
+        if hanging is not None or len(self._hanging) >= self._max_threads:
+            raise self._no_answer()
         call = _Call(do, self._clock, self._clock())
         if self._threads <= len(self._hanging):
             self._threads += 1
@@ -90,7 +88,7 @@ class BoundedCalls:
             if not unanswered:
                 self._unanswered_since_s = self._clock()
             self._hanging[key] = call
-            raise self._no_answer(call)
+            raise self._no_answer()
         self._restore_timeout()
         if call.error is not None:
             raise call.error
@@ -101,7 +99,7 @@ class BoundedCalls:
         """Raise ActError while a call with this key hangs."""
         hanging = self._hanging.get(key)
         if hanging is not None and not hanging.done.is_set():
-            raise self._no_answer(hanging)
+            raise self._no_answer()
 
     def _forget_finished(self) -> None:
         finished = [call for call in self._hanging.values() if call.done.is_set()]
@@ -128,12 +126,10 @@ class BoundedCalls:
             self._queue.put(None)
         self._queue, self._threads, self._hanging = queue.SimpleQueue(), 0, {}
 
-    def _no_answer(self, call: _Call) -> ActError:
-        since_s = self._clock() - call.began_s
+    def _no_answer(self) -> ActError:
+        # The same text however long it lasts: the log and the history have each text once.
         return ActError(
-            f"{self._service} has not answered for {since_s:.0f} s"
-            if since_s >= 1
-            else f"{self._service} has not answered for {since_s:.1f} s",
+            f"{self._service} has not answered for {self._timeout_s:g} s",
             "it is retried in the next interval",
         )
 

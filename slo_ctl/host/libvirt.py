@@ -397,7 +397,7 @@ def _fields(attributes: dict[str, str], note: Callable[[str], None]) -> SloField
 
 _ESCAPED_BYTE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _SYSTEMD_SCOPE = re.compile(r"machine-(?P<machine>.+)\.scope", re.DOTALL)
-_MACHINE = re.compile(r"qemu-(?P<id>\d{1,9})-(?P<name>.+)", re.DOTALL)
+_MACHINE = re.compile(r"qemu-(?P<id>\d{1,9})(?:-(?P<name>.*))?", re.DOTALL)
 _PLAIN_SUFFIX = ".libvirt-qemu"
 
 
@@ -407,7 +407,7 @@ class Machine:
 
     libvirt_id: int
     name: str
-    """Name of the VM without some characters and possibly truncated by libvirt."""
+    """Name of the VM without some characters and possibly truncated by libvirt; empty if it has no others."""
 
     def may_be(self, vm_name: str) -> bool:
         """Whether the cgroup can be that of a VM with this name."""
@@ -417,7 +417,8 @@ class Machine:
 def machine_of(folder: str) -> Machine | None:
     r"""The VM in the name of a cgroup's directory; None if it is not named by libvirt.
 
-    libvirt with systemd creates `machine-qemu\x2d3\x2dNAME.scope`, without it `qemu-3-NAME.libvirt-qemu`.
+    libvirt with systemd creates `machine-qemu\x2d3\x2dNAME.scope`, without it `qemu-3-NAME.libvirt-qemu`,
+    or `qemu-3` for a name without any ASCII letter or digit.
     """
     scope = _SYSTEMD_SCOPE.fullmatch(folder)
     if scope:
@@ -427,7 +428,7 @@ def machine_of(folder: str) -> Machine | None:
     else:
         return None
     parts = _MACHINE.fullmatch(machine)
-    return Machine(int(parts["id"]), parts["name"]) if parts else None
+    return Machine(int(parts["id"]), parts["name"] or "") if parts else None
 
 
 def _unescaped(unit: str) -> str:

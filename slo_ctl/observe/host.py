@@ -7,6 +7,7 @@ devices. A thread queries libvirt, so that no scan waits for it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from slo_ctl.host.cgroup import (
     missing_group,
 )
 from slo_ctl.host.disk_latency import DiskLatencies, LatencyWatch
-from slo_ctl.host.libvirt import DEFAULT_URI
+from slo_ctl.host.libvirt import DEFAULT_URI, machine_of
 from slo_ctl.host.libvirt_events import REFRESH_S, LatestDomains, LibvirtWatch
 from slo_ctl.host.processes import BlockEvents, ProcessEvents, processes_in
 from slo_ctl.host.task_delay import BlockDelay, TaskDelay
@@ -82,6 +83,9 @@ class HostObserver:
         self._merged_from: tuple[int, object] = (-1, None)
         """Version of the domains, and the groups, that `_vms` was made from."""
         self._vms: list[Vm] = []
+        self._unclaimed_since_s: dict[str, float] = {}
+        """Since when libvirt has had no running VM for a group that is named after one of its VMs."""
+        self._merge_due_s = math.inf
         self._streams: dict[int, tuple[Vm, ByDevice, list[Stream]]] = {}
         """Streams by `id` of the VM, with the VM and counters that they were made from."""
         self._is_first = True
@@ -194,13 +198,39 @@ class HostObserver:
     def _merge_vms(self, domains: LatestDomains) -> list[Vm]:
         """All VMs; the same list as before if nothing has changed."""
         version, merged_groups = self._merged_from
-        if version != domains.version or merged_groups is not self._groups.groups:
+        now_s = time.monotonic()
+        if (
+            version != domains.version
+            or merged_groups is not self._groups.groups
+            or now_s >= self._merge_due_s
+        ):
             groups = self._groups.groups if domains.has_local_vms else []
-            self._vms = merge_vms(domains.vms, groups, self._cgroups, self._namespaces)
+            merged = merge_vms(domains.vms, groups, self._cgroups, self._namespaces)
+            self._vms = self._without_starting(merged, domains, now_s)
             self._merged_from = (domains.version, self._groups.groups)
             if self._reader is not None:
                 self._reader.keep({vm.cgroup for vm in self._vms if vm.cgroup})
         return self._vms
+
+    def _without_starting(self, vms: list[Vm], domains: LatestDomains, now_s: float) -> list[Vm]:
+        """The VMs without groups of a VM that libvirt is starting, and has not reported yet, or has stopped.
+
+        Groups that stay unclaimed after libvirt's next refresh belong to another libvirt.
+        """
+        before, self._unclaimed_since_s = self._unclaimed_since_s, {}
+        starting = set()
+        for vm in vms:
+            machine = machine_of(vm.cgroup.rpartition("/")[2]) if vm.cgroup else None
+            if vm.found_by is not FoundBy.CGROUP_NAME or vm.cgroup is None or machine is None:
+                continue
+            if any(machine.may_be(domain.name) for domain in domains.vms):
+                since_s = self._unclaimed_since_s[vm.cgroup] = before.get(vm.cgroup, now_s)
+                if now_s - since_s < REFRESH_S:
+                    starting.add(vm.cgroup)
+        self._merge_due_s = min(
+            (self._unclaimed_since_s[cgroup] + REFRESH_S for cgroup in starting), default=math.inf
+        )
+        return [vm for vm in vms if vm.found_by is not FoundBy.CGROUP_NAME or vm.cgroup not in starting]
 
     def _without_group(self, vms: Sequence[Vm]) -> dict[str, str]:
         """VMs of the configuration whose cgroup does not exist, with a sentence for each."""

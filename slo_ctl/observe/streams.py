@@ -169,7 +169,7 @@ def _with_groups(vms: Iterable[Vm], groups: Iterable[MachineGroup]) -> list[Vm]:
         result.append(vm)
     return result + [
         Vm(
-            name=group.name or group.machine.name,
+            name=group.name or group.machine.name or group.cgroup,
             found_by=FoundBy.CGROUP_NAME,
             uuid=group.uuid,
             libvirt_id=group.machine.libvirt_id,

@@ -35,6 +35,21 @@ def test_results_and_errors_are_returned() -> None:
     assert threads() == 0
 
 
+def test_text_does_not_change_while_a_call_hangs() -> None:
+    """Each epoch logged every setting of a hanging libvirt anew, with one second more."""
+    now_s = 0.0
+    calls, gate = BoundedCalls(WHAT, timeout_s=0.01, clock=lambda: now_s), threading.Event()
+    texts = set()
+    for seconds in (0.0, 1.0, 2.0, 100.0):
+        now_s = seconds
+        with pytest.raises(ActError) as refused:
+            calls.call("stuck", gate.wait)
+        texts.add(refused.value.reason)
+    assert texts == {f"{WHAT} has not answered for 0.01 s"}
+    gate.set()
+    calls.close()
+
+
 def test_hanging_call_does_not_block_others_and_is_resumed() -> None:
     calls, gate = BoundedCalls(WHAT, timeout_s=0.5), threading.Event()
     with pytest.raises(ActError, match=r"has not answered for \d+\.\d s") as refused:

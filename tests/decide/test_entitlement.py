@@ -67,6 +67,12 @@ def test_minimums_beyond_the_capacity_leave_a_part_to_others() -> None:
     assert answer.rates == pytest.approx({"a": 950, "b": 50})
 
 
+def test_minimums_of_vms_that_want_less_do_not_exceed_the_capacity() -> None:
+    assert not entitle([Claim("a", 3, 20, False, minimum=50)]).overcommitted
+    assert not entitle([Claim("a", 1, 20, False, minimum=50), Claim("b", 1, 2, True)]).overcommitted
+    assert entitle([Claim("a", 1, 20, False, minimum=50), Claim("b", 1, 2, True, minimum=15)]).overcommitted
+
+
 def test_entitlement_is_the_usage_if_no_vm_wants_more() -> None:
     answer = entitle([Claim("a", 1, 10, False), Claim("b", 3, 20, False)])
     assert answer.rates == {"a": 10, "b": 20}

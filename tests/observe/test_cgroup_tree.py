@@ -65,6 +65,9 @@ def test_host_without_cgroups_has_no_tree(tmp_path: Path) -> None:
         ("qemu-7-db.libvirt-qemu", Machine(7, "db")),
         ("qemu-7-a.scope-b.libvirt-qemu", Machine(7, "a.scope-b")),
         (r"machine-qemu\x2d1\x2d\x1b[2J.scope", Machine(1, "\x1b[2J")),
+        # libvirt 9.0 for a VM named in other letters than ASCII.
+        ("qemu-25.libvirt-qemu", Machine(25, "")),
+        (r"machine-qemu\x2d25.scope", Machine(25, "")),
         (r"machine-lxc\x2d3\x2dweb.scope", None),
         ("machine.slice", None),
         ("qemu-x-db.libvirt-qemu", None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,28 @@ def test_vm_is_followed_through_start_restart_and_stop(
         shutil.rmtree(folder)
     watch.publish(off)
     assert observer.observe().vms == (off,)
+
+
+def test_group_of_a_vm_that_starts_or_stops_is_no_vm_of_its_own(
+    host: FakeHost, watch: FakeWatch, observer: HostObserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each start left a VM named after the cgroup in the history: libvirt reports it only once QEMU runs."""
+    name = PLAIN.format(id=4, name="myvm")
+    off = Vm("my vm", FoundBy.LIBVIRT, VmState.SHUT_OFF, UUID)
+    watch.publish(off)
+    host.group(name, cgroup__procs="")
+    assert observer.observe().vms == (off,)
+    host.group(name, cgroup__procs="5\n")
+    host.process(5, "qemu-system-x86_64", "-name", "guest=my vm", "-uuid", UUID)
+    assert observer.observe().vms == (off,)
+    watch.publish(replace(off, state=VmState.RUNNING, libvirt_id=4))
+    assert [vm.cgroup for vm in observer.observe().vms] == [f"/{name}"]
+    watch.publish(off)
+    assert observer.observe().vms == (off,)
+    # A group that stays is a VM of another libvirt.
+    monkeypatch.setattr("slo_ctl.observe.host.REFRESH_S", 0.0)
+    watch.publish(off)
+    assert {vm.found_by for vm in observer.observe().vms} == {FoundBy.LIBVIRT, FoundBy.CGROUP_NAME}
 
 
 def test_vm_that_uses_another_device_is_read_again(

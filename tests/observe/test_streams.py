@@ -134,6 +134,16 @@ def test_libvirt_vm_has_its_group_and_device(
     assert inventory.notes == ()
 
 
+@pytest.mark.parametrize(
+    "folder", ["machine/qemu-25.libvirt-qemu", r"machine.slice/machine-qemu\x2d25.scope"]
+)
+def test_vm_with_a_name_in_other_letters_than_ascii_has_its_group(tmp_path: Path, folder: str) -> None:
+    host = FakeHost(tmp_path)
+    host.group(folder)
+    assert only(scan(host, FakeDomain("база", 25))).cgroup == f"/{folder}"
+    assert only(scan(host)).name == f"/{folder}"
+
+
 def test_uuid_decides_the_owner_of_a_group(tmp_path: Path) -> None:
     """Another libvirt on the host may have assigned the same number to a VM with a similar name."""
     host = FakeHost(tmp_path)

@@ -274,6 +274,24 @@ def test_a_disk_is_managed_once_whatever_it_is_called(root: Path, capsys: pytest
             assert "unapplied" not in daemon.log()
 
 
+def test_check_notes_a_device_that_is_on_another(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing said that the limits of a drive and of a volume on it both count."""
+    with loop_device(16 << 20) as (lower, _):
+        command = ["losetup", "--find", "--show", lower]
+        upper = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        try:
+            paths = {"drive": lower, "volume": upper, "gone": f"{root}/nothing"}
+            tables = (f'[[device]]\nname = "{name}"\npath = "{path}"\n' for name, path in paths.items())
+            (root / "slo-ctl.toml").write_text("".join(tables))
+            assert app.run(["config", "check", "--root", str(root)]) == 0
+        finally:
+            subprocess.run(["losetup", "--detach", upper], check=True)
+    shown = capsys.readouterr().err
+    assert f"note: device volume (slo-ctl.toml:4): {upper} is on drive, which is managed, too: " in shown
+    assert f"note: device gone (slo-ctl.toml:7): there is no {root}/nothing now\n" in shown
+    assert shown.count("is on") == 1
+
+
 def test_shares_settle_before_they_are_judged(root: Path) -> None:
     require("fio")
     with (
