@@ -7,7 +7,7 @@ first, maximums clipped. Device time or requests can be compared instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from daemon_sim.result import Result, SloChange
 from daemon_sim.scenario import DISTURBANCES
-from slo_ctl.decide.entitlement import shares_of
+from slo_ctl.decide.entitlement import claim_of, entitle, shares_of
 from slo_ctl.model.slo import Slo
 
 BLOCK_S = 10
@@ -24,8 +24,6 @@ WANTS_FROM = 0.95
 """A VM with requests waiting for at least this share of the time wants more."""
 _RESTS_UP_TO = 0.80
 """A VM with less does not want more; between the two it may or may not."""
-MINIMUMS_UP_TO = 0.95
-"""Largest sum of minimums, as a share of all: the rest is divided by weight, whatever the minimums are."""
 _S_PER_NS = 1e-9
 
 
@@ -166,15 +164,31 @@ class Ledger:
         used = {vm: self.sum(self.measure, vm, start_s, end_s) for vm in self.run.vms}
         asking = [vm for vm in self.run.vms if self.wants_more(vm, start_s, end_s)]
         total = sum(used[vm] for vm in asking)
-        slos = {vm: self.in_measure(self.slo(vm, start_s), used[vm] / length_s, iops[vm]) for vm in asking}
+        rates = {vm: amount / length_s for vm, amount in used.items()}
         return Due(
-            shares=shares_of(slos, total / length_s),
+            shares=self._shares(start_s, rates, iops, asking),
             got={vm: used[vm] / total if total else 0.0 for vm in asking},
             iops=iops,
             wanting={vm: self.wanting(vm, start_s, end_s) for vm in self.run.vms},
             total=total,
             errors_of_all=self._errors_of_all(start_s, end_s, used, iops, asking),
         )
+
+    def _shares(
+        self, start_s: int, rates: dict[str, float], iops: dict[str, float], asking: Collection[str]
+    ) -> dict[str, float]:
+        """Entitlements of the VMs that want more, as shares of what they got.
+
+        If minimums do not fit, a fixed part of what all VMs get is divided by weight, of which a VM that
+        wants no more takes up to its share, too.
+        """
+        slos = {vm: self.in_measure(self.slo(vm, start_s), rates[vm], iops[vm]) for vm in rates}
+        claims = {vm: claim_of(vm, slos[vm], rates[vm], 1.0, wants_more=vm in asking) for vm in rates}
+        if not entitle([claims[vm] for vm in asking]).overcommitted:
+            return shares_of({vm: slos[vm] for vm in asking}, sum(rates[vm] for vm in asking))
+        due = entitle(list(claims.values())).rates
+        total = sum(due[vm] for vm in asking)
+        return {vm: due[vm] / total if total else 0.0 for vm in asking}
 
     def due_by_block(self, calm: Calm) -> Due:
         """As `due`, with the entitlements of each block of a calm period added up.
@@ -216,10 +230,6 @@ class Ledger:
             if vm not in asking:
                 most = min(rate, slos[vm].max_iops or rate)
                 slos[vm] = replace(slos[vm], max_iops=most, min_iops=min(most, slos[vm].min_iops or 0.0))
-        minimums = sum(slo.min_iops or 0.0 for slo in slos.values())
-        if minimums > MINIMUMS_UP_TO * total:
-            part = MINIMUMS_UP_TO * total / minimums
-            slos = {vm: replace(slo, min_iops=part * (slo.min_iops or 0.0)) for vm, slo in slos.items()}
         shares = shares_of(slos, total)
         return {vm: rates[vm] / (share * total) - 1 for vm, share in shares.items() if share > 0}
 
@@ -281,8 +291,8 @@ class _Claim:
     cost_ns: tuple[float, float]
     """Cost of a page: dies, channels."""
 
-    def at(self, level: float) -> float:
-        return min(max(level * self.weight, self.least), self.most)
+    def at(self, level: float, highest_minimum: float) -> float:
+        return min(max(level * self.weight, min(self.least, highest_minimum)), self.most)
 
 
 def ideal_pages(with_daemon: Ledger, without: Ledger, start_s: int, end_s: int, around_s: int) -> float:
@@ -325,15 +335,22 @@ def _claim(with_daemon: Ledger, without: Ledger, vm: str, at_s: int, cost_ns: tu
 def _served(claims: Sequence[_Claim], busy: float, capacity_ns: tuple[float, float]) -> float:
     """Pages served in a second if no resource is used more than `busy`."""
 
-    def takes(level: float) -> float:
+    def takes(level: float, highest_minimum: float) -> float:
         return max(
-            sum(claim.at(level) * claim.cost_ns[resource] for claim in claims) / capacity_ns[resource]
-            for resource in range(len(capacity_ns))
+            sum(claim.at(level, highest_minimum) * claim.cost_ns[resource] for claim in claims) / capacity
+            for resource, capacity in enumerate(capacity_ns)
         )
 
+    # Of minimums beyond the capacity of the drive the largest are cut.
+    highest = _largest(lambda pages: takes(0.0, pages) <= busy)
+    level = _largest(lambda level: takes(level, highest) <= busy)
+    return sum(claim.at(level, highest) for claim in claims)
+
+
+def _largest(fits: Callable[[float], bool]) -> float:
+    """The largest value for which it `fits`, by bisection; it must fit for all smaller ones."""
     low, high = 0.0, 1e6
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if takes(middle) <= busy else (low, middle)
-    # Minimums beyond the capacity of the drive are kept in proportion.
-    return sum(claim.at(low) for claim in claims) * min(1.0, busy / (takes(low) or 1.0))
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

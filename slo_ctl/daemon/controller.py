@@ -271,7 +271,9 @@ class DaemonController:
                 message += " (estimated from timing and write amplification; nothing has been measured yet)"
             if not force:
                 raise RefusalError(
-                    message, "lower it, or add --force: all minimums are then reduced", HTTPStatus.CONFLICT
+                    message,
+                    "lower it, or add --force: the largest minimums are then reduced",
+                    HTTPStatus.CONFLICT,
                 )
             yield vm, f"{message}: overcommitted"
 

@@ -1,9 +1,9 @@
 """Entitlements of VMs, from their demand and the total that the device delivers: water-filling.
 
 The total is divided by weight among the VMs that want more than they get. A VM that does not want more keeps
-what it uses, up to its share; what it does not use goes to the others. Minimums have priority over weights,
-and no VM gets more than its maximum. The caller chooses the unit (pages, requests, device time), which has to
-be the same for all VMs.
+what it uses, up to its share; what it does not use goes to the others. Minimums have priority over weights;
+where they do not fit, the largest are cut. No VM gets more than its maximum. The caller chooses the unit
+(pages, requests, device time), which has to be the same for all VMs.
 
 An entitlement depends on weights, bounds and the total that the device delivers, never on how slow the VM
 itself is. Entitlements add up to the measured total.
@@ -96,21 +96,29 @@ def entitle(claims: Sequence[Claim], total: float | None = None) -> Entitlements
     if total is None:
         total = sum(claim.used for claim in claims)
     most = {c.vm: c.most for c in claims}
-    least = {c.vm: min(c.minimum, most[c.vm]) for c in claims}
-    reserved = sum(least.values())
+    minimums = {c.vm: min(c.minimum, most[c.vm]) for c in claims}
     available = (1.0 - LEAST_SHARE) * total
-    if reserved > available:
-        least = {vm: minimum * available / reserved for vm, minimum in least.items()}
+    least = fitting_minimums(minimums, available)
     level = water_level([(c.weight, least[c.vm], most[c.vm]) for c in claims], total)
     rates = {c.vm: min(max(level * c.weight, least[c.vm]), most[c.vm]) for c in claims}
     if math.isinf(level):  # no VM wants more than the device delivers
         weights = sum(c.weight for c in claims)
         level = total / weights if weights > 0 else 0.0
     # VMs that use all that an idle device delivers may need less than their minimums.
-    missed = reserved > available and any(
+    missed = sum(minimums.values()) > available and any(
         c.wants_more and rates[c.vm] < min(c.minimum, c.maximum) for c in claims
     )
     return Entitlements(rates, level, missed)
+
+
+def fitting_minimums(minimums: Mapping[str, float], available: float) -> dict[str, float]:
+    """The minimums by VM; if their sum exceeds `available`, the largest are cut to one level.
+
+    This is max-min fairness: an equal part of `available` is kept for each VM if it asks for it, whatever
+    others ask for, and asking for more than the level gains nothing.
+    """
+    level = water_level([(1.0, 0.0, minimum) for minimum in minimums.values()], available)
+    return {vm: min(minimum, level) for vm, minimum in minimums.items()}
 
 
 def entitle_exactly(claims: Sequence[Claim], attainable: Mapping[str, float]) -> Entitlements:

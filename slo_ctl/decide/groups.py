@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slo_ctl.decide.entitlement import LEAST_SHARE, Claim, water_level
+from slo_ctl.decide.entitlement import LEAST_SHARE, Claim, fitting_minimums, water_level
 from slo_ctl.decide.limit_control import ROOM, at_limit
 from slo_ctl.model.slo import GROUP_FIELDS, Slo, SloGroup
 
@@ -31,10 +31,7 @@ def divide(total: float, members: Sequence[Claim]) -> dict[str, float]:
 
     `members`: the VMs with their own bounds. All values have the same unit, requests or bytes per second.
     """
-    least = {m.vm: min(m.minimum, m.maximum) for m in members}
-    reserved = sum(least.values())
-    if reserved > total:
-        least = {vm: bound * total / reserved for vm, bound in least.items()}
+    least = fitting_minimums({m.vm: min(m.minimum, m.maximum) for m in members}, total)
     weights = sum(m.weight for m in members)
     demand = {m.vm: m.maximum for m in members}
     for m in members:

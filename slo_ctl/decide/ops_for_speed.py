@@ -82,15 +82,16 @@ def highest_level(
 ) -> tuple[float, dict[str, int]]:
     """The highest level that all VMs can reach with the OPS, and the blocks that each needs for it.
 
-    Minimums that do not fit are reduced in proportion.
+    Of minimums that do not fit the largest are cut to one level.
     """
 
     def fit(vms: Sequence[Need], level: float) -> bool:
         return sum(v.blocks(timing, level) for v in vms) <= total_blocks
 
     if not fit(vms, 0.0):
-        fraction = _largest(lambda fraction: fit(_with_part_of_minimums(vms, fraction), 0.0), 1.0)
-        vms = _with_part_of_minimums(vms, fraction)
+        highest = max(v.min_iops * v.units_per_request for v in vms)
+        highest = _largest(lambda units: fit(_with_minimums_up_to(vms, units), 0.0), highest)
+        vms = _with_minimums_up_to(vms, highest)
     top = max((v.level(timing, total_blocks) for v in vms if v.max_iops == math.inf), default=0.0)
     top = top if math.isfinite(top) and top > 0.0 else max((v.max_iops / v.weight for v in vms), default=0.0)
     # The last 2 % are within the noise, and would take most of the OPS from the other VMs.
@@ -98,8 +99,8 @@ def highest_level(
     return level, {v.vm: math.floor(v.blocks(timing, level)) for v in vms}
 
 
-def _with_part_of_minimums(vms: Sequence[Need], fraction: float) -> Sequence[Need]:
-    return [replace(vm, min_iops=fraction * vm.min_iops) for vm in vms]
+def _with_minimums_up_to(vms: Sequence[Need], units: float) -> Sequence[Need]:
+    return [replace(vm, min_iops=min(vm.min_iops, units / vm.units_per_request)) for vm in vms]
 
 
 def _largest(holds: Callable[[float], bool], high: float) -> float:

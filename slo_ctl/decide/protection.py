@@ -115,7 +115,7 @@ def step(
         notes.insert(
             0,
             f"the minimums of the active VMs add up to {wanted:,.0f} IOPS, but the device "
-            f"delivers {capacity:,.0f}: each is reduced to {capacity / wanted:.0%}",
+            f"delivers {capacity:,.0f}: the largest are reduced",
         )
     return Protection(state, capacity, tuple(notes))
 

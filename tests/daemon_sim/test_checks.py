@@ -154,6 +154,7 @@ def test_the_fluid_ideal_keeps_minimums_and_maximums() -> None:
     assert ideal("a", Slo(weight=9.0)) == pytest.approx(1000, rel=0.02)
     assert ideal("b", Slo(max_iops=100.0)) == pytest.approx(1000, rel=0.02)
     assert ideal("b", Slo(min_iops=180.0)) == pytest.approx(180 + 108, abs=4)
+    assert ideal("b", Slo(min_iops=1e4)) == pytest.approx(191, abs=2), "all of the time of the dies"
 
 
 def test_missed_entitlement_is_a_violation_in_windows_and_overall() -> None:
@@ -178,6 +179,22 @@ def test_entitlements_beside_a_minimum_are_those_of_the_current_speed() -> None:
     assert check(run, names=["entitled"]) == []
     run.of("requests")[:, 60:90] = run.of("pages")[:, 60:90] = np.array([[400.0], [100.0]])
     assert {violation.vm for violation in check(run, names=["entitled"])} == {"a", "b"}
+
+
+def test_beside_a_minimum_that_does_not_fit_all_others_share_the_rest() -> None:
+    """A VM of few requests outstanding takes its part of the rest, and no more."""
+    run = result({"minimum": 1.0, "deep": 1.0, "shallow": 1.0})
+    vms = run.scenario.vms
+    shallow = replace(vms[2], load=Load(queue_depth=1))
+    run = replace(run, scenario=replace(run.scenario, vms=(*vms[:2], shallow)))
+    run.slo_changes[0] = SloChange(0.0, "minimum", Slo(1.0, min_iops=2000.0))
+    # 5 % of all are left to the weights.
+    run.of("requests")[:] = run.of("pages")[:] = np.array([[950.0], [25.0], [25.0]])
+    assert check(run, names=["entitled"]) == []
+    run.of("requests")[:] = run.of("pages")[:] = np.array([[950.0], [20.0], [30.0]])
+    assert {violation.vm for violation in check(run, names=["entitled"])} == {"deep"}
+    run.of("requests")[:] = run.of("pages")[:] = np.array([[970.0], [15.0], [15.0]])
+    assert {violation.vm for violation in check(run, names=["entitled"])} == {"deep", "minimum"}
 
 
 def test_drive_that_serves_nothing_keeps_no_entitlement() -> None:

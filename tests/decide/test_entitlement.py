@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.entitlement import Claim, entitle, shares_of, with_bandwidth_as_iops
+from slo_ctl.decide.entitlement import (
+    LEAST_SHARE,
+    Claim,
+    entitle,
+    fitting_minimums,
+    shares_of,
+    with_bandwidth_as_iops,
+)
 from slo_ctl.model.slo import Slo
 
 RATES = st.floats(0.0, 1e6)
@@ -71,6 +78,51 @@ def test_minimums_of_vms_that_want_less_do_not_exceed_the_capacity() -> None:
     assert not entitle([Claim("a", 3, 20, False, minimum=50)]).overcommitted
     assert not entitle([Claim("a", 1, 20, False, minimum=50), Claim("b", 1, 2, True)]).overcommitted
     assert entitle([Claim("a", 1, 20, False, minimum=50), Claim("b", 1, 2, True, minimum=15)]).overcommitted
+
+
+def test_an_absurd_minimum_takes_nothing_from_a_reachable_one() -> None:
+    claims = [
+        Claim("absurd", 1, 600, True, minimum=1e6),
+        Claim("reachable", 1, 200, True, minimum=300),
+        Claim("without", 1, 200, True),
+    ]
+    answer = entitle(claims)
+    assert answer.overcommitted
+    assert answer.rates == pytest.approx({"absurd": 650, "reachable": 300, "without": 50})
+
+
+MINIMUMS = st.dictionaries(st.sampled_from("abcdef"), RATES, min_size=1)
+
+
+@given(MINIMUMS, RATES)
+def test_minimums_that_fit_are_kept_and_others_take_all_that_is_available(
+    minimums: dict[str, float], available: float
+) -> None:
+    kept = fitting_minimums(minimums, available)
+    assert sum(kept.values()) == pytest.approx(min(available, sum(minimums.values())), rel=1e-9, abs=1e-9)
+    for vm, minimum in minimums.items():
+        assert min(minimum, available / len(minimums)) * (1 - 1e-9) <= kept[vm] <= minimum
+
+
+@given(MINIMUMS, RATES, st.floats(1.0, 1e3))
+def test_asking_for_more_than_the_kept_minimum_changes_nothing(
+    minimums: dict[str, float], available: float, factor: float
+) -> None:
+    before = fitting_minimums(minimums, available)
+    for vm, minimum in minimums.items():
+        if before[vm] < minimum:
+            after = fitting_minimums(minimums | {vm: factor * minimum}, available)
+            assert after == pytest.approx(before, rel=1e-9, abs=1e-9)
+
+
+@given(CLAIMS)
+def test_entitlement_covers_an_equal_part_of_the_total_if_the_minimum_asks_for_it(
+    claims: list[Claim],
+) -> None:
+    answer = entitle(claims)
+    part = (1.0 - LEAST_SHARE) * sum(c.used for c in claims) / len(claims)
+    for c in claims:
+        assert answer.rates[c.vm] >= min(c.minimum, c.most, part) * (1 - 1e-9) - 1e-9
 
 
 def test_entitlement_is_the_usage_if_no_vm_wants_more() -> None:

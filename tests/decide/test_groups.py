@@ -30,9 +30,10 @@ def members(draw: st.DrawFn) -> list[Claim]:
 def test_parts_add_up_to_the_total_within_the_bounds_of_each_vm(total: float, members: list[Claim]) -> None:
     parts = divide(total, members)
     assert parts.keys() == {m.vm for m in members}
-    reserved = sum(m.minimum for m in members)
+    fit = sum(m.minimum for m in members) <= total
     for m in members:
-        assert min(m.minimum, m.minimum * total / max(reserved, 1e-9)) <= parts[m.vm] * (1 + 1e-9)
+        kept = m.minimum if fit else min(m.minimum, total / len(members))
+        assert kept <= parts[m.vm] * (1 + 1e-9)
         assert parts[m.vm] <= m.maximum
     assert sum(parts.values()) == pytest.approx(min(total, sum(m.maximum for m in members)))
 

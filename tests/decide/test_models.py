@@ -127,3 +127,12 @@ def test_minimums_that_ops_cannot_keep_all_shrink_alike() -> None:
     assert level < 900
     assert max(blocks.values()) - min(blocks.values()) <= 1
     assert sum(blocks.values()) <= 300
+
+
+def test_a_minimum_that_no_ops_can_keep_does_not_reduce_one_that_ops_can() -> None:
+    def need(vm: str, minimum: float) -> Need:
+        return Need(vm, 1.0, GcCurve.prior(1000, 128), Speed(860.0), 2, min_iops=minimum)
+
+    _, blocks = highest_level(FULL, [need("reachable", 250.0), need("absurd", 1e6)], 300)
+    assert need("reachable", 0.0).level(FULL, blocks["reachable"] + 1) >= 250.0
+    assert sum(blocks.values()) <= 300

@@ -445,4 +445,4 @@ def _latency_bound(sample: DeviceSample, meters: dict[str, Meter], due: Entitlem
 def _overcommitted(due: Entitlements) -> tuple[str, ...]:
     if not due.overcommitted:
         return ()
-    return ("the minimums exceed the capacity of the device and are reduced in proportion",)
+    return ("the minimums exceed the capacity of the device, and the largest are reduced",)
