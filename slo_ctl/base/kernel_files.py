@@ -15,7 +15,8 @@ from typing import NamedTuple
 LIMIT_BYTES = 1 << 20
 """More than any file of cgroup, proc or sysfs that slo-ctl reads has on the largest hosts."""
 
-_FIRST_READ_BYTES = 1 << 13
+_READ_BYTES = 1 << 13
+"""Length of one read; of most of these files the kernel returns no more than that at a time."""
 _READING = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags of open(2); non-blocking, so that a FIFO in the place of a kernel file cannot block."""
 _REMOVED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV})
@@ -65,7 +66,7 @@ def read_record(path: str, keep: Callable[[int], bool] | None = None) -> FileTex
     try:
         descriptor, kept = os.open(path, _READING), False
         try:
-            content = os.read(descriptor, _FIRST_READ_BYTES)
+            content = os.read(descriptor, _READ_BYTES)
             kept = keep is not None and bool(content) and keep(descriptor)
         finally:
             if not kept:
@@ -76,7 +77,7 @@ def read_record(path: str, keep: Callable[[int], bool] | None = None) -> FileTex
         if isinstance(error, BlockingIOError):
             return FileText("", False)
         raise
-    if len(content) == _FIRST_READ_BYTES:
+    if len(content) == _READ_BYTES:
         return read_bounded(path)
     return FileText(content.decode("utf-8", "surrogateescape"), False)
 
@@ -111,12 +112,12 @@ class OpenFiles:
         if opened is None:
             return self._first_read(path)
         try:
-            content = os.pread(opened.descriptor, _FIRST_READ_BYTES, 0)
+            content = os.pread(opened.descriptor, _READ_BYTES, 0)
         except OSError:
             # It was removed, and another may have its name.
             self.close(path)
             return self._first_read(path)
-        if len(content) == _FIRST_READ_BYTES:
+        if len(content) == _READ_BYTES:
             return read_bounded(path)
         if content != opened.content:
             opened.content, opened.file = content, FileText(content.decode("utf-8", "surrogateescape"), False)
@@ -140,15 +141,10 @@ class OpenFiles:
 
 
 def _content(descriptor: int) -> bytes:
-    """All content, up to one byte more than the limit. Most of these files fit into the first read."""
+    """All content, up to the first read that exceeds the limit."""
+    content = b""
     try:
-        content = os.read(descriptor, _FIRST_READ_BYTES)
-        if not content:
-            return content
-        while len(content) <= LIMIT_BYTES:
-            more = os.read(descriptor, LIMIT_BYTES + 1 - len(content))
-            if not more:
-                break
+        while len(content) <= LIMIT_BYTES and (more := os.read(descriptor, _READ_BYTES)):
             content += more
     except BlockingIOError:
         # A FIFO would block.

@@ -49,7 +49,7 @@ def _folders() -> list[Path]:
 VERSION = 1
 MAX_REPLY_BYTES = 16 << 20
 DEFAULT_TIMEOUT_S = 10.0
-_PART_BYTES = 1 << 18
+_PART_BYTES = 1 << 15
 
 
 class ControlError(Exception):

@@ -82,7 +82,8 @@ _ESTABLISHED = 1 << 1
 _SHOW_NAME, _SHOW_PEER = 0x1, 0x4
 _ATTRIBUTE_NAME, _ATTRIBUTE_PEER = 0, 2
 _TIMEOUT_S = 1.0
-_BUFFER_BYTES = 1 << 16
+_BUFFER_BYTES = 1 << 15
+"""The kernel sends no longer messages of a dump."""
 
 _HEADER = struct.Struct("=IHHII")
 _UNIX_REQUEST = struct.Struct("=BBHIIIII")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import socket
+import threading
+import tracemalloc
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
@@ -11,11 +14,13 @@ from serving import make_device
 
 from slo_ctl.act.journal import Journal, Original
 from slo_ctl.act.libvirt import LibvirtActuator
+from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.config.settings import Config, DeviceConfig
 from slo_ctl.daemon.device_view import Problems
 from slo_ctl.daemon.log import EpochLog
 from slo_ctl.daemon.settings import InheritedSettings
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
+from slo_ctl.drives.control import ControlClient
 from slo_ctl.drives.places import places
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.host.bio_latency import MAX_OTHERS, CgroupMembers
@@ -133,3 +138,44 @@ def test_groups_of_no_vm_are_not_remembered_without_bound(tmp_path: Path) -> Non
         found = members.find(folders, {inode})
         assert found[inode] is None
     assert len(found) <= MAX_OTHERS + 2
+
+
+# Large blocks, even if they are free again at once, leave holes in the heap: what stays for longer is put
+# into them, the next large block is put behind them, and the resident memory grows for hours.
+
+LARGE_BYTES = 100_000
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    """The most memory that Python has at a time for the second of two calls."""
+    call()
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_small_kernel_file_is_read_without_a_large_buffer(tmp_path: Path) -> None:
+    path = tmp_path / "cgroup.procs"
+    path.write_text("17\n")
+    assert peak_bytes(lambda: read_bounded(path)) < LARGE_BYTES
+
+
+def test_small_reply_of_a_device_is_read_without_a_large_buffer(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+
+    def answer(server: socket.socket) -> None:
+        with server.accept()[0] as connection:
+            while connection.recv(4096):
+                connection.sendall(b'{"ok": true}\n')
+
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        thread = threading.Thread(target=answer, args=(server,))
+        thread.start()
+        with ControlClient(path) as client:
+            assert peak_bytes(client.statistics) < LARGE_BYTES
+        thread.join()
