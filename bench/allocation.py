@@ -26,8 +26,8 @@ import checkout  # noqa: F401 - finds the packages of this checkout
 from fsim.allocators import ALLOCATORS
 from fsim.experiment import SYNC_BYTES, AllocationResult, Mean, Sweep, compare, mean_of, preset
 from fsim.workloads import SETTINGS
+from lab.paper_drives import LOG_BLOCKS, PAPER_DRIVES
 from slo_ctl.base.files import replace_file
-from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES
 from slo_ctl.show.terminal import progress_on_stderr
 
 ABOUT_HALF = 0.6

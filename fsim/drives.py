@@ -10,7 +10,7 @@ import numpy as np
 
 from fsim.file_system import Sync
 from fsim.space import BLOCK_BYTES, Extent
-from slo_ctl.drives.build import LOG_BLOCKS, log_blocks_of, plan_whole
+from lab.paper_drives import LOG_BLOCKS, log_blocks_of, plan_whole
 from traces.batch import Op
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from fsim.file_system import FileSystem, Step, Sync
 from fsim.layout import LAYOUTS
 from fsim.space import BLOCK_BYTES, Extent, NoSpaceError, SpaceMap
 from fsim.workloads import SETTINGS, TraceSource, fill, steps, trace_steps
+from lab.paper_drives import LOG_BLOCKS, PAPER_DRIVES, log_blocks_of, plan_whole
 from slo_ctl import tool_version
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import StrictModel
@@ -23,7 +24,6 @@ from slo_ctl.base.keyvalue import join_pairs, split_pairs
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.termination import on_processes
 from slo_ctl.decide.profile_fit import half_width
-from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES, log_blocks_of, plan_whole
 
 # Result of a comparison of allocators: the JSON of `slo-ctl fsim`, typed.
 # Units are in the names. Times are virtual, of an emulated drive. Unknown values are null.

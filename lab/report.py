@@ -1,9 +1,9 @@
-"""Optimal write size and write cost as JSON and text."""
+"""Optimal write size and write cost as JSON and text; access times as a file of AGIOS."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,10 @@ from rich.text import Text
 from lab.write_size import Finding, Outcome
 from lab.write_size_advice import Advice, advise
 from slo_ctl.base import numbers
+from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import printable
+from slo_ctl.model.measurement import ACCESSES
 from slo_ctl.show.terminal import print_rows
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
     from lab.write_cost import Band, Estimate, WriteCost
     from lab.write_size import FoundWriteSize, SizeVerdict, WriteSizeRecord
+    from slo_ctl.decide.profile_fit import Analysis
+    from slo_ctl.decide.request_sizes import Interval
 
 
 def _advice(finding: Finding) -> tuple[Advice, ...]:
@@ -211,3 +215,35 @@ def bounds(estimate: Estimate, text: Callable[[float], str]) -> str:
     if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
         return f"{text(estimate.value)} (bounds unknown)"
     return f"{text(estimate.value)} ({text(estimate.low)} to {text(estimate.high)})"
+
+
+# `access_times.func` of the AGIOS scheduling library.
+#
+# Line 1 is the number of intervals. Each interval has a line `minKB<TAB>maxKB` and four lines `a<TAB>b`
+# (sequential write, random write, sequential read, random read) with time in nanoseconds = a x size in KB +
+# b. Larger sizes use the last interval.
+
+
+_KB_BYTES = 1024
+_NS_PER_S = 1e9
+
+
+def to_agios(analysis: Analysis, intervals: Sequence[Interval]) -> str:
+    """The text of the file. Raises UserError when a test is missing, because the file has a line for each."""
+    rows = [str(len(intervals))]
+    for interval in intervals:
+        if interval.low_bytes % _KB_BYTES or interval.high_bytes % _KB_BYTES:
+            raise UserError(f"--agios: {interval} is not in whole KiB", "AGIOS counts in 1024 bytes")
+        rows.append(f"{interval.low_bytes // _KB_BYTES}\t{interval.high_bytes // _KB_BYTES}")
+        for access in ACCESSES:
+            curve = next((c for c in analysis.curves if (c.access, c.interval) == (access, interval)), None)
+            if curve is None:
+                raise UserError(
+                    f"--agios: no times of {access} in {interval}",
+                    "AGIOS needs all four tests of every interval: profile with --allow-write",
+                )
+            line = curve.line
+            rows.append(
+                f"{line.slope_s_per_byte * _KB_BYTES * _NS_PER_S:.9g}\t{line.intercept_s * _NS_PER_S:.9g}"
+            )
+    return "\n".join(rows) + "\n"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from lab.paper_drives import LOG_BLOCKS, PAPER_DRIVES, plan_whole
 from lab.write_size import (
     Pair,
     Rule,
@@ -22,7 +23,6 @@ from slo_ctl.base.clock import now_text
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES, plan_whole
 from slo_ctl.model.measurement import Order
 from slo_ctl.profile.fio import FioOptions
 from slo_ctl.profile.identity import Identity, IdentitySources

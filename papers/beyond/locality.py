@@ -9,6 +9,7 @@ from itertools import product
 from fsim import experiment as fsim
 from fsim.allocators import ALLOCATORS
 from fsim.experiment import Experiment, preset
+from lab.paper_drives import LOG_BLOCKS, PAPER_DRIVES
 from papers.figure import (
     NOT_IN_QUICK,
     Cell,
@@ -21,7 +22,6 @@ from papers.figure import (
     Trial,
     interval,
 )
-from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES
 
 _ALLOCATORS = ("ext", "greedy-space", "greedy-local")
 _MAPPINGS = ("bast", "fast")

@@ -10,9 +10,9 @@ from fsim import experiment as fsim
 from fsim.allocators import GreedySpaceAllocator
 from fsim.experiment import Experiment, preset
 from fsim.space import SpaceMap
+from lab.paper_drives import LOG_BLOCKS, PAPER_DRIVES
 from papers.figure import NOT_IN_QUICK, Figure, Judged, Panel, Results, Rule, Shape, Trial, all_close
 from papers.greedy_space.write_cost import LABELS, LOGICAL_MIB
-from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES
 
 _LABELS = (*LABELS, "modelled file systems", "synthetic Postmark")
 

@@ -91,7 +91,7 @@ def command(
     from fsim.experiment import Sweep, compare, preset
     from fsim.report import print_allocation, render_allocation
     from fsim.workloads import SETTINGS
-    from slo_ctl.drives.build import PAPER_DRIVES
+    from lab.paper_drives import PAPER_DRIVES
 
     outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
     outputs.check({"the trace": trace})

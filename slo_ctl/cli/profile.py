@@ -319,7 +319,7 @@ def _deliver(
     else:
         print_profile(stdout_console(), profile, analysis, found, every_size)
     if agios is not None:
-        from slo_ctl.profile.store import to_agios
+        from lab.report import to_agios
 
         write_whole("--agios", agios, to_agios(analysis, profile.intervals))
     if plot is not None:

@@ -135,7 +135,7 @@ def write_size(
 
 def _check_emulated(drive: str | None) -> None:
     """Raise UserError for a value of --emulated that is neither a drive of the paper nor KEY=VALUE,..."""
-    from slo_ctl.drives.build import PAPER_DRIVES
+    from lab.paper_drives import PAPER_DRIVES
 
     if drive is not None and drive not in PAPER_DRIVES and "=" not in drive:
         hint = did_you_mean(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -325,33 +325,3 @@ def advise_scheduler(
     else:
         choice = choose(facts, needs, found.record.analysis(), found.record.queue_depth, given)
     return SchedulerAdvice(facts, needs, found, choice)
-
-
-# `access_times.func` of the AGIOS scheduling library.
-#
-# Line 1 is the number of intervals. Each interval has a line `minKB<TAB>maxKB` and four lines `a<TAB>b`
-# (sequential write, random write, sequential read, random read) with time in nanoseconds = a x size in KB +
-# b. Larger sizes use the last interval.
-
-
-_KB_BYTES = 1024
-_NS = 1e9
-
-
-def to_agios(analysis: Analysis, intervals: Sequence[Interval]) -> str:
-    """The text of the file. Raises UserError when a test is missing, because the file has a line for each."""
-    rows = [str(len(intervals))]
-    for interval in intervals:
-        if interval.low_bytes % _KB_BYTES or interval.high_bytes % _KB_BYTES:
-            raise UserError(f"--agios: {interval} is not in whole KiB", "AGIOS counts in 1024 bytes")
-        rows.append(f"{interval.low_bytes // _KB_BYTES}\t{interval.high_bytes // _KB_BYTES}")
-        for access in ACCESSES:
-            curve = next((c for c in analysis.curves if (c.access, c.interval) == (access, interval)), None)
-            if curve is None:
-                raise UserError(
-                    f"--agios: no times of {access} in {interval}",
-                    "AGIOS needs all four tests of every interval: profile with --allow-write",
-                )
-            line = curve.line
-            rows.append(f"{line.slope_s_per_byte * _KB_BYTES * _NS:.9g}\t{line.intercept_s * _NS:.9g}")
-    return "\n".join(rows) + "\n"

@@ -29,9 +29,9 @@ from slo_ctl.record.history_schema import (
     RECORDED_FIELDS,
     HistoryError,
     Upkeep,
+    create_tables,
     history_error,
     is_damage,
-    migrate,
 )
 
 log = logging.getLogger("slo_ctl.daemon")
@@ -327,7 +327,7 @@ class History:
                 os.close(opened)
             connection = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
             try:
-                migrate(connection, self.path)
+                create_tables(connection, self.path)
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")
                 connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")

@@ -19,11 +19,10 @@ from slo_ctl.model.setting import SettingValue
 from slo_ctl.record.history_schema import (
     MINUTE_MS,
     RECORDED_FIELDS,
-    VERSION,
     WORST,
     HistoryError,
+    has_tables,
     history_error,
-    version_of,
 )
 
 _DEFAULT_SINCE_S = 3600.0
@@ -210,15 +209,9 @@ def _connect(path: Path) -> sqlite3.Connection:
         options += "&immutable=1"
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True, timeout=_BUSY_TIMEOUT_S)
     try:
-        version = version_of(connection, path)
-        if version == 0:
+        if not has_tables(connection, path):
             raise HistoryError(
                 f"history: {path} is empty", "start the daemon, which fills it: slo-ctl daemon"
-            )
-        if version != VERSION:
-            raise HistoryError(
-                f"history: {path} has the older schema {version}",
-                "start the daemon, which converts it: slo-ctl daemon",
             )
         # One transaction, so that all queries see the same state.
         connection.execute("BEGIN")

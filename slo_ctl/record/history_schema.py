@@ -1,8 +1,4 @@
-"""Tables of a history, migrations of older files, error messages, and upkeep.
-
-The version of a file is its `user_version`, the number of MIGRATIONS that were applied. A released migration
-is never changed; a change of the tables is a new one. Each migration is one transaction.
-"""
+"""Tables of a history, error messages, and upkeep."""
 
 from __future__ import annotations
 
@@ -93,90 +89,74 @@ RECORDED_FIELDS = (
 WORST = frozenset({"p99_read_us", "p99_write_us"})
 """Percentiles, of which the maximum is kept instead of the mean."""
 
+_VERSION = 3
+"""`user_version` of files with these tables."""
+
 # Rows of one epoch are stored together, so that it appends a few pages for any number of VMs. With the stream
 # first in the key, each VM would change a different page. Readers look up one row for each of `epochs`.
-_FIRST = (
-    """CREATE TABLE streams (
+#
+# `minutes` has means of minutes, which are kept after their samples; `minute_marks` has the complete minutes
+# with their numbers of epochs.
+_TABLES = """
+    CREATE TABLE streams (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         vm TEXT NOT NULL,
         device TEXT NOT NULL,
-        UNIQUE (vm, device))""",
-    "CREATE TABLE epochs (at_ms INTEGER PRIMARY KEY)",
-    """CREATE TABLE samples (
+        seen_ms INTEGER NOT NULL DEFAULT 0,
+        UNIQUE (vm, device));
+    CREATE TABLE epochs (at_ms INTEGER PRIMARY KEY);
+    CREATE TABLE samples (
         at_ms INTEGER NOT NULL, stream INTEGER NOT NULL,
         iops, bandwidth_bytes_s, p99_read_us, p99_write_us, throttle_wait_us, target_iops,
         share, target_share, ops_blocks, u, waf,
-        PRIMARY KEY (at_ms, stream)) WITHOUT ROWID""",
-    """CREATE TABLE verdicts (
-        stream INTEGER NOT NULL, at_ms INTEGER NOT NULL, verdict TEXT NOT NULL, reason TEXT NOT NULL,
-        PRIMARY KEY (stream, at_ms)) WITHOUT ROWID""",
-    "CREATE TABLE decisions (at_ms INTEGER NOT NULL, device TEXT NOT NULL, reason TEXT NOT NULL)",
-    "CREATE INDEX decisions_at ON decisions (at_ms)",
-    """CREATE TABLE outcomes (
-        at_ms INTEGER NOT NULL, vm TEXT NOT NULL, lever TEXT NOT NULL, place TEXT NOT NULL,
-        device TEXT NOT NULL, name TEXT NOT NULL, value, state TEXT NOT NULL, before, after,
-        why TEXT NOT NULL, reason TEXT NOT NULL)""",
-    "CREATE INDEX outcomes_at ON outcomes (at_ms)",
-)
-
-# Means of minutes, which are kept after their samples; `minute_marks` has the complete minutes with their
-# numbers of epochs.
-_THINNING = (
-    "ALTER TABLE streams ADD COLUMN seen_ms INTEGER NOT NULL DEFAULT 0",
-    "UPDATE streams SET seen_ms = coalesce((SELECT max(at_ms) FROM epochs), 0)",
-    "CREATE TABLE minute_marks (at_ms INTEGER PRIMARY KEY, epochs INTEGER NOT NULL)",
-    """CREATE TABLE minutes (
+        PRIMARY KEY (at_ms, stream)) WITHOUT ROWID;
+    CREATE TABLE minute_marks (at_ms INTEGER PRIMARY KEY, epochs INTEGER NOT NULL);
+    CREATE TABLE minutes (
         at_ms INTEGER NOT NULL, stream INTEGER NOT NULL, samples INTEGER NOT NULL,
         iops, bandwidth_bytes_s, p99_read_us, p99_write_us, throttle_wait_us, target_iops,
         share, target_share, ops_blocks, u, waf,
-        PRIMARY KEY (at_ms, stream)) WITHOUT ROWID""",
-)
+        PRIMARY KEY (at_ms, stream)) WITHOUT ROWID;
+    CREATE TABLE verdicts (
+        stream INTEGER NOT NULL, at_ms INTEGER NOT NULL, verdict TEXT NOT NULL, reason TEXT NOT NULL,
+        PRIMARY KEY (stream, at_ms)) WITHOUT ROWID;
+    CREATE TABLE decisions (at_ms INTEGER NOT NULL, device TEXT NOT NULL, reason TEXT NOT NULL);
+    CREATE INDEX decisions_at ON decisions (at_ms);
+    CREATE TABLE outcomes (
+        at_ms INTEGER NOT NULL, vm TEXT NOT NULL, lever TEXT NOT NULL, place TEXT NOT NULL,
+        device TEXT NOT NULL, name TEXT NOT NULL, value, state TEXT NOT NULL, before, after,
+        why TEXT NOT NULL, reason TEXT NOT NULL);
+    CREATE INDEX outcomes_at ON outcomes (at_ms);
+    CREATE TABLE slo_changes (
+        at_ms INTEGER NOT NULL, vm TEXT NOT NULL, user TEXT NOT NULL, what TEXT NOT NULL);
+    CREATE INDEX slo_changes_at ON slo_changes (at_ms);
+"""
 
-_SLO_CHANGES = (
-    """CREATE TABLE slo_changes (
-        at_ms INTEGER NOT NULL, vm TEXT NOT NULL, user TEXT NOT NULL, what TEXT NOT NULL)""",
-    "CREATE INDEX slo_changes_at ON slo_changes (at_ms)",
-)
 
-MIGRATIONS = (_FIRST, _THINNING, _SLO_CHANGES)
-VERSION = len(MIGRATIONS)
-
-
-def version_of(connection: sqlite3.Connection, path: Path) -> int:
-    """Version of a file; 0 if it is new. Raises HistoryError if it is not a history, or too new."""
+def has_tables(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the file is a history; False if it is new. Raises HistoryError if it is anything else."""
     application, version = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
     )
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     if (application, version, tables) == (0, 0, 0):
-        return 0
+        return False
     if application != _APPLICATION_ID:
         raise HistoryError(f"history: {path} is another program's database", "move it away")
-    if version > VERSION:
+    if version != _VERSION:
         raise HistoryError(
-            f"history: {path} has schema {version} of a newer slo-ctl; this one supports up to {VERSION}",
-            "install the newer slo-ctl again, or move the file away to start a new history",
+            f"history: {path} has schema {version} of another slo-ctl; this one has schema {_VERSION}",
+            "install that slo-ctl again, or move the file away to start a new history",
         )
-    return int(version)
+    return True
 
 
-def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Migrate a file to VERSION, in autocommit mode. Raises HistoryError as `version_of`."""
-    version = version_of(connection, path)
-    if version == 0:
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only possible before the first table
-    for number, step in enumerate(MIGRATIONS[version:], start=version + 1):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            for statement in step:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {number}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+def create_tables(connection: sqlite3.Connection, path: Path) -> None:
+    """Create the tables of a new file, in autocommit mode. Raises HistoryError as `has_tables`."""
+    if has_tables(connection, path):
+        return
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only possible before the first table
+    header = f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {_VERSION};"
+    connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} {header} COMMIT;")
 
 
 # Upkeep: means of minutes, deletion by age and by size.

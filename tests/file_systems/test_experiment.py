@@ -9,7 +9,7 @@ import pytest
 from fsim.allocators import ALLOCATORS
 from fsim.experiment import Experiment, run
 from fsim.workloads import SETTINGS, PostmarkSetting
-from slo_ctl.drives.build import PAPER_DRIVES, plan_whole
+from lab.paper_drives import PAPER_DRIVES, plan_whole
 
 SMALL = "size=1GiB,op=1%,page=4KiB,block=128KiB,dies=8,channels=4,cluster=8,mapping=bast"
 BASE = Experiment(

@@ -21,7 +21,7 @@ from slo_ctl.model.setting import OutcomeState
 from slo_ctl.model.status import HostStatus, Verdict
 from slo_ctl.record.history import History
 from slo_ctl.record.history_reader import SloChange, bucket_ms, read_vm
-from slo_ctl.record.history_schema import MIGRATIONS, VERSION, HistoryError
+from slo_ctl.record.history_schema import HistoryError
 
 MINUTE = 60
 START = AT // MINUTE * MINUTE
@@ -232,28 +232,6 @@ def test_size_is_bounded(path: Path) -> None:
     assert path.stat().st_size <= limit * 1.1
 
 
-def test_file_of_an_older_release_is_migrated(path: Path) -> None:
-    path.parent.mkdir()
-    with closing(sqlite3.connect(path)) as old:
-        for statement in MIGRATIONS[0]:
-            old.execute(statement)
-        old.execute("INSERT INTO streams (vm, device) VALUES ('web', 'ssd0')")
-        old.execute("INSERT INTO epochs VALUES (?)", (START * 1000,))
-        old.execute("INSERT INTO samples (at_ms, stream, iops) VALUES (?, 1, 7)", (START * 1000,))
-        old.execute("PRAGMA application_id = 1397509960")
-        old.execute("PRAGMA user_version = 1")
-        old.commit()
-    history = History(path, DAY, BIG)
-    with pytest.raises(HistoryError, match="older schema 1"):
-        read_vm(history.path, "web")
-    history.add(at(1, iops=9.0))
-    assert [p.iops for p in read_vm(history.path, "web", START, START + 2, 5000).points] == [7, 9]
-    history.close()
-    with closing(sqlite3.connect(path)) as new:
-        assert new.execute("PRAGMA user_version").fetchone() == (VERSION,)
-        assert new.execute("SELECT seen_ms > 0 FROM streams").fetchone() == (1,)
-
-
 def test_slo_changes_are_kept_as_long_as_other_events(history: History, path: Path) -> None:
     made = SloChange(START + 0.5, "alice\udcff", "set weight=3")
     history.add(at(0), slo_changes=[("web", made), ("db", replace(made, user="bob"))])
@@ -268,16 +246,19 @@ def test_slo_changes_are_kept_as_long_as_other_events(history: History, path: Pa
     assert count(path, "slo_changes") == 0
 
 
-def test_file_of_a_newer_release_is_not_touched(history: History, path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 4])
+def test_file_of_another_release_is_not_touched(history: History, path: Path, version: int) -> None:
     history.add(at(0))
     history.close()
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {version}")
     before = path.read_bytes()
     for _ in range(2):
-        with pytest.raises(HistoryError, match=f"schema {VERSION + 1} of a newer slo-ctl") as refusal:
+        with pytest.raises(HistoryError, match=f"schema {version} of another slo-ctl") as refusal:
             history.add(at(1))
-        assert "newer slo-ctl" in refusal.value.hint
+        assert "move the file away" in refusal.value.hint
+        with pytest.raises(HistoryError, match=f"schema {version} of another slo-ctl"):
+            read_vm(path, "web")
     assert path.read_bytes() == before
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from made_up import measured
 
+from lab.report import to_agios
 from slo_ctl.base.errors import UserError
 from slo_ctl.decide.profile_fit import analyse
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.model.measurement import SEQ_READ
-from slo_ctl.profile.store import to_agios
 
 MEASURED = measured(draw_points(DEFAULT_INTERVALS, 2, 0), 2)
 
