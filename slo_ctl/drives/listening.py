@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,52 @@ from pathlib import Path
 from slo_ctl.base.errors import UserError
 from slo_ctl.drives.places import RunPlaces
 from slo_ctl.host.sockets import GROUP, check_socket_path, listen, make_socket_folder, own_group_id
+
+# Sockets opened by the parent process: systemd's socket activation, sd_listen_fds(3).
+
+_FIRST_FD = 3
+_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+
+
+def _activation_sockets() -> dict[Path, socket.socket]:
+    """Listening Unix sockets of systemd's activation, by path; empty without activation or when called again.
+
+    Raises UserError for a descriptor that is not a listening Unix socket with a path.
+    """
+    variables = {name: os.environ.pop(name, "") for name in _VARIABLES}
+    # The variables are inherited from another process if the PID differs.
+    if variables["LISTEN_PID"] != str(os.getpid()) or not variables["LISTEN_FDS"].isdecimal():
+        return {}
+    found: dict[Path, socket.socket] = {}
+    names = variables["LISTEN_FDNAMES"].split(":")
+    for number in range(int(variables["LISTEN_FDS"])):
+        descriptor = _FIRST_FD + number
+        name = names[number] if number < len(names) and names[number] else f"number {number + 1}"
+        path, opened = _open_activated(descriptor, name)
+        found[path] = opened
+    return found
+
+
+def _open_activated(descriptor: int, name: str) -> tuple[Path, socket.socket]:
+    try:
+        os.set_inheritable(descriptor, False)
+        opened = socket.socket(fileno=descriptor)
+    except OSError as error:
+        raise UserError(f"activation socket {name}: {error.strerror}", "see LISTEN_FDS") from None
+    bound = opened.getsockname() if opened.family == socket.AF_UNIX else ""
+    listening = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    if not listening or opened.type != socket.SOCK_STREAM or not isinstance(bound, str) or not bound:
+        opened.detach()
+        raise UserError(
+            f"activation socket {name} is not a listening Unix socket with a path",
+            "give ListenStream= the path of one of the device's sockets; `slo-ctl device show` prints them",
+        )
+    # systemd's sockets are non-blocking; the server's accept() blocks.
+    opened.setblocking(True)
+    return Path(bound), opened
+
+
+# Listening sockets of a served device, which the server inherits.
 
 QEMU_GROUPS = ("libvirt-qemu", "qemu")
 """Groups of libvirt's QEMU on Debian and Fedora."""
@@ -26,18 +73,23 @@ class NamespaceSockets:
     mode: int
     owner: int | None
     """Number of the group that owns the sockets."""
+    activated: Mapping[Path, socket.socket] = field(default_factory=dict)
+    """Sockets that systemd opened, by path; they are used as they are and not removed."""
     opened: dict[str, socket.socket] = field(default_factory=dict)
     """Open sockets by namespace."""
 
     def open(self, namespace: str) -> socket.socket:
         """Listen for clients of a namespace. Raises UserError when that fails."""
-        self.opened[namespace] = listen(self.path_of(namespace), self.mode, self.owner)
+        path = self.path_of(namespace)
+        self.opened[namespace] = self.activated.get(path) or listen(path, self.mode, self.owner)
         return self.opened[namespace]
 
     def close(self, namespace: str) -> None:
         """Close and remove the socket of a namespace."""
-        self.path_of(namespace).unlink(missing_ok=True)
-        self.opened.pop(namespace).close()
+        path, socket_ = self.path_of(namespace), self.opened.pop(namespace)
+        if path not in self.activated:
+            path.unlink(missing_ok=True)
+        socket_.close()
 
     def close_all(self) -> None:
         """Close and remove all sockets."""
@@ -59,14 +111,18 @@ def listening(run: RunPlaces, namespaces: Sequence[str], group: str | None) -> I
     """Open the NBD sockets and the control socket.
 
     Exports belong to `group`, by default to the group of libvirt's QEMU; the control socket (and exports
-    without libvirt) to the group slo-ctl. Socket files without a listener are replaced, and all are removed
-    at the end. Raises UserError when a socket cannot be created or another process listens on it.
+    without libvirt) to the group slo-ctl. Socket files without a listener are replaced. All are removed at
+    the end, except sockets that systemd opened at one of these paths, which are used as they are. Raises
+    UserError when a socket cannot be created or another process listens on it.
     """
+    activated = _activation_sockets()
     own = own_group_id(GROUP)
-    all_exports = NamespaceSockets(lambda _: run.all_exports, OWNER_ONLY, None)
-    exports = NamespaceSockets(run.export, OWNER_AND_GROUP, _exports_group_id(group))
-    control = NamespaceSockets(lambda _: run.control, OWNER_AND_GROUP, own)
-    for path in (run.all_exports, *map(run.export, namespaces), run.control):
+    all_exports = NamespaceSockets(lambda _: run.all_exports, OWNER_ONLY, None, activated)
+    exports = NamespaceSockets(run.export, OWNER_AND_GROUP, _exports_group_id(group), activated)
+    control = NamespaceSockets(lambda _: run.control, OWNER_AND_GROUP, own, activated)
+    wanted = [run.all_exports, *map(run.export, namespaces), run.control]
+    _refuse_unknown_sockets(activated, wanted)
+    for path in wanted:
         check_socket_path(path)
     make_socket_folder(run.exports)
     try:
@@ -77,6 +133,15 @@ def listening(run: RunPlaces, namespaces: Sequence[str], group: str | None) -> I
     finally:
         for sockets in (all_exports, exports, control):
             sockets.close_all()
+
+
+def _refuse_unknown_sockets(activated: Iterable[Path], wanted: Sequence[Path]) -> None:
+    for path in activated:
+        if path not in wanted:
+            raise UserError(
+                f"{path} was opened by the activation, but is not a socket of this device",
+                f"it has {', '.join(map(str, wanted))}",
+            )
 
 
 def _exports_group_id(name: str | None) -> int | None:
