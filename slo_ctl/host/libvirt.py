@@ -411,7 +411,8 @@ class Machine:
 
     def may_be(self, vm_name: str) -> bool:
         """Whether the cgroup can be that of a VM with this name."""
-        return _alphanumeric(vm_name).startswith(_alphanumeric(self.name))
+        vm, own = _alphanumeric(vm_name), _alphanumeric(self.name)
+        return vm.startswith(own) and bool(own) == bool(vm)
 
 
 def machine_of(folder: str) -> Machine | None:

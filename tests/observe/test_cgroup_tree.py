@@ -83,6 +83,8 @@ def test_names_escaped_or_truncated_by_libvirt_match() -> None:
     assert Machine(1, "myvm").may_be("my_vm")
     assert Machine(1, "averylong").may_be("a very_long-name")
     assert not Machine(1, "other").may_be("web")
+    assert Machine(1, "").may_be("база")
+    assert not Machine(1, "").may_be("web")
 
 
 def test_groups_are_found_at_any_depth_without_descending_further(tmp_path: Path) -> None:
