@@ -20,16 +20,12 @@ and Np -> infinity gives the LRU/FIFO formula alpha(u) = -ln(u) / (1 - u). `LRU`
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from slo_ctl.model.sample import FlashTiming, TimingModel
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 LRU = math.inf
 """Pass as `pages_per_block` for LRU/FIFO victims."""
@@ -259,44 +255,58 @@ def best_split(writers: Sequence[Writer], total_ops_blocks: float) -> list[float
     All tenants are on one device, with blocks of one size. Raises ValueError when the minimums exceed the
     total.
     """
-    import numpy as np
-
     missing = sum(w.min_ops_blocks for w in writers) - total_ops_blocks
     if missing > 0:
         raise ValueError(f"the minimums exceed the {total_ops_blocks} OPS blocks by {missing:g}")
-    least = np.array([w.min_ops_blocks for w in writers])
-    live = np.array([w.curve.live_blocks for w in writers])
-    logical = np.array([w.curve.logical_blocks - w.curve.cold_blocks for w in writers])
-    with np.errstate(divide="ignore"):
-        log_rates = np.log(np.array([w.write_rate for w in writers]) / live)
-    log_saved, alpha = _saved(writers[0].curve.pages_per_block)
+    log_saved, alphas = _saved(writers[0].curve.pages_per_block)
+    tenants = [
+        (
+            w.min_ops_blocks,
+            w.curve.live_blocks,
+            w.curve.logical_blocks - w.curve.cold_blocks,
+            math.log(w.write_rate / w.curve.live_blocks) if w.write_rate else -math.inf,
+        )
+        for w in writers
+    ]
 
-    def split(log_price: float) -> NDArray[np.float64]:
-        alphas = np.interp(log_price - log_rates, log_saved, alpha)
-        blocks: NDArray[np.float64] = np.maximum(least, live * alphas - logical)
-        return blocks
+    def split(log_price: float) -> list[float]:
+        return [
+            max(least, live * _interpolated(log_saved, alphas, log_price - log_rate) - logical)
+            for least, live, logical, log_rate in tenants
+        ]
 
     # Bisection for the price, in GC writes saved per block, at which the demand for blocks equals the total.
     # The price spans decades, so its logarithm is used.
     low, high = -70.0, 70.0
     for _ in range(45):
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if split(middle).sum() > total_ops_blocks else (low, middle)
+        low, high = (middle, high) if sum(split(middle)) > total_ops_blocks else (low, middle)
     blocks = split(high)
     # Blocks remain only if no tenant can save more GC: they are divided by live blocks.
-    rest = total_ops_blocks - blocks.sum()
-    return [float(count) for count in blocks + rest * live / live.sum()]
+    rest_per_live_block = (total_ops_blocks - sum(blocks)) / sum(w.curve.live_blocks for w in writers)
+    return [
+        count + rest_per_live_block * w.curve.live_blocks for count, w in zip(blocks, writers, strict=True)
+    ]
 
 
 @lru_cache(maxsize=16)
-def _saved(pages_per_block: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _saved(pages_per_block: float) -> tuple[list[float], list[float]]:
     """Table of log(GC writes saved by one more block per host write x live blocks), ascending, and of alpha.
 
-    Both depend on u alone, for a given number of pages per block.
+    Both depend on u alone, for a given number of pages per block. In lists: to import numpy would cost the
+    daemon 12 MB.
     """
-    import numpy as np
-
     curve = GcCurve(0, 1.0, pages_per_block)
-    u = 1.0 / (1.0 + np.exp(-np.linspace(_LEAST_LOGIT, _MOST_LOGIT, _POINTS)))
-    log_saved = np.log([curve.gc_writes_saved(float(value)) for value in u])
-    return log_saved, np.array([curve.ops_at(float(value)) for value in u])
+    step = (_MOST_LOGIT - _LEAST_LOGIT) / (_POINTS - 1)
+    utilizations = [1.0 / (1.0 + math.exp(-(_LEAST_LOGIT + step * point))) for point in range(_POINTS)]
+    log_saved = [math.log(curve.gc_writes_saved(u)) for u in utilizations]
+    return log_saved, [curve.ops_at(u) for u in utilizations]
+
+
+def _interpolated(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
+    """The value at `x` on the line through points with these ascending `xs`; constant beyond both ends."""
+    after = bisect_right(xs, x)
+    if after == 0 or after == len(xs):
+        return ys[0 if after == 0 else -1]
+    share = (x - xs[after - 1]) / (xs[after] - xs[after - 1])
+    return ys[after - 1] + share * (ys[after] - ys[after - 1])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -23,6 +25,13 @@ def test_best_split_of_ops(alpha: float, expected: float, alpha_hot: float, alph
     assert 1.0 + ops_cold / 8000 == pytest.approx(alpha_cold, abs=0.0006)
     total = 0.8 * gc_model.waf(hot.u_at(ops_hot)) + 0.2 * gc_model.waf(cold.u_at(ops_cold))
     assert total == pytest.approx(expected, abs=0.0006)
+
+
+def test_best_split_needs_no_numpy() -> None:
+    """It takes 12 MB of the daemon, a fifth, where nothing else needs it."""
+    split = "from slo_ctl.decide.gc_model import *; best_split([Writer(GcCurve.prior(10, 128), 1.0)], 4)"
+    check = f"import sys; {split}; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
 @given(st.floats(-1.0 / math.e, 0.0))
