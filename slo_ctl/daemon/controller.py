@@ -67,6 +67,8 @@ class DaemonController:
         self.do_reload: Callable[[], str] | None = None
         self.do_announce: Callable[[str], str] | None = None
         """Thread-safe."""
+        self._version = tool_version()
+        """Of this process, also after the package was upgraded."""
         self._store = store
         self._history = history
         self._waker = waker
@@ -113,7 +115,7 @@ class DaemonController:
         published = self.published
         return Health(
             pid=os.getpid(),
-            program_version=tool_version(),
+            program_version=self._version,
             started_at=published.started_at,
             epochs=published.epochs,
             missed_epochs=published.missed,

@@ -166,13 +166,14 @@ class StatusCollector:
     ) -> None:
         self._status = status
         self._counts = counts
+        self._version = tool_version()
 
     def collect(self) -> Iterator[Metric]:
         """The metrics; none before the first epoch."""
         status = self._status()
         if status is None:
             return
-        yield InfoMetricFamily("slo_ctl_build", "Version of the running daemon.", {"version": tool_version()})
+        yield InfoMetricFamily("slo_ctl_build", "Version of the running daemon.", {"version": self._version})
         counts = self._counts()
         yield from _counters(counts)
         for name, (text, of_daemon) in _OF_DAEMON.items():

@@ -7,17 +7,24 @@ import threading
 import urllib.request
 from collections import Counter
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import until
 
+from slo_ctl import tool_version
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.termination import Waker
+from slo_ctl.config.settings import Config
+from slo_ctl.daemon.controller import DaemonController, Published
+from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.model.host import IoCounters, LatencyCounts
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import DeviceStatus, HostStatus, Verdict, VmStatus
 from slo_ctl.observe.block import sum_counters
 from slo_ctl.record.metrics import Counts, Metrics
+from slo_ctl.record.slo_store import SloStore
 
 VMS = tuple(
     VmStatus(name, "ssd0", (), Slo(weight=3, min_iops=5), "", "", "", Verdict.IDLE, "", throttle_wait_us=2e3)
@@ -36,6 +43,17 @@ def test_text_is_valid_for_prometheus() -> None:
     assert sum(s.value for s in families["slo_ctl_vm_verdict"].samples) == len(VMS)
     assert all(f.name.startswith(("slo_ctl_", "process_")) for f in families.values())
     assert "slo_ctl_vm_weight" not in Metrics(lambda: None).text().decode()
+
+
+def test_upgraded_package_is_not_the_version_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = tool_version()
+    places, metrics = DaemonPlaces(tmp_path), Metrics(lambda: STATUS)
+    daemon = DaemonController(Published(Config()), SloStore(places.slos), places.history, Waker())
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: "99.9")
+    assert daemon.health().program_version == running
+    assert f'version="{running}"' in metrics.text().decode()
 
 
 def test_counters_by_vm_device_and_kind() -> None:
