@@ -149,9 +149,8 @@ def list_(root: ROOT = None, json_: JSON = False) -> None:
     if json_:
         keys = ("name", "emulated", "served", "problem", "spec", "size_bytes", "folder")
         listed = [
-            {key: getattr(status, key) for key in keys}
-            | {"namespaces": [namespace.name for namespace in status.namespaces]}
-            for status in statuses
+            {key: plain[key] for key in keys} | {"namespaces": [each["name"] for each in plain["namespaces"]]}
+            for plain in (status.plain() for status in statuses)
         ]
         print_json({"devices": listed})
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -44,27 +44,15 @@ class NamespaceStatus:
 class DriveStatus:
     """Status of one device."""
 
-    name: str
-    emulated: bool
+    record: DeviceRecord
     served: bool
-    spec: str
-    created: str
     folder: str
     size_bytes: int
     """Size of all namespaces."""
     unallocated_bytes: int
     """Capacity for further namespaces."""
-    kind: str
-    """`ssd`, `disk` or `raid0`."""
     physical_bytes: int
     """Size of the flash, or of the disks."""
-    geometry: dict[str, int] | None
-    """Geometry of an SSD; None for disks, as are `timing` and `mapping`."""
-    timing: dict[str, int] | None
-    mapping: dict[str, Any] | None
-    array: dict[str, Any] | None
-    """Array of disks; None for SSDs, as is `disk`."""
-    disk: dict[str, int] | None
     control_socket: str
     all_exports_socket: str
     namespaces: tuple[NamespaceStatus, ...]
@@ -75,10 +63,20 @@ class DriveStatus:
     problem: str | None
     """Why there are no statistics although it is served."""
 
+    @property
+    def name(self) -> str:
+        return self.record.name
+
     def plain(self) -> dict[str, Any]:
-        """The status as plain JSON types."""
-        return asdict(self) | {
-            "preconditioned": None if self.preconditioned is None else self.preconditioned.model_dump()
+        """The status as plain JSON types. Tables that devices of its kind do not have are None."""
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "record"}
+        return {
+            **dict.fromkeys(("geometry", "timing", "mapping", "array", "disk")),
+            **self.record.model_dump(exclude={"format_version", "capacity_bytes", "namespace"}),
+            "kind": self.record.kind,
+            **own,
+            "namespaces": [asdict(namespace) for namespace in self.namespaces],
+            "preconditioned": None if self.preconditioned is None else self.preconditioned.model_dump(),
         }
 
 
@@ -121,19 +119,14 @@ def device_status(
                 vhost_user_socket=str(run.vhost_user_socket(namespace.name)),
             )
         )
-    tables = record.model_dump()
+    size_bytes = sum(namespace.size_bytes for namespace in namespaces)
     return DriveStatus(
-        name=record.name,
-        emulated=True,
+        record=record,
         served=served,
-        spec=record.spec,
-        created=record.created,
         folder=str(folder),
-        size_bytes=(size_bytes := sum(namespace.size_bytes for namespace in namespaces)),
+        size_bytes=size_bytes,
         unallocated_bytes=max(0, store.capacity_bytes(record) - size_bytes),
-        kind=record.kind,
         physical_bytes=_physical_bytes(record),
-        **{name: tables.get(name) for name in ("geometry", "timing", "mapping", "array", "disk")},
         control_socket=str(run.control),
         all_exports_socket=str(run.all_exports),
         namespaces=tuple(namespaces),

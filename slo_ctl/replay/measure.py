@@ -67,70 +67,83 @@ def latencies(device: Device, tenant: int) -> Latency:
     return Latency(read=of(record.read), write=of(record.write))
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredVm:
+    """A VM with what was in force for it at the end of the window."""
+
+    played: PlayedVm
+    slo: Slo
+    latency: Latency
+    ops_blocks: int | None
+    limit_iops: float | None
+    remark: str
+
+    @property
+    def name(self) -> str:
+        return self.played.spec.name
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is an open loop."""
+        return self.played.spec.mode is Mode.OPEN
+
+
 def measure(
     start: Edge,
     stop: Edge,
-    vms: Sequence[PlayedVm],
-    slos: Mapping[str, Slo],
-    latency: Mapping[str, Latency],
-    ops_blocks: Mapping[str, int] | None,
-    limits_iops: Mapping[str, float | None],
+    vms: Sequence[MeasuredVm],
     pages_per_block: int,
     *,
     share_by: ShareBy,
-    remarks: Mapping[str, str],
     strict: bool,
     merging: bool,
 ) -> WindowFigures:
-    """Rates, shares and ratios between two edges. `slos` and `remarks` are those in force at the end.
+    """Rates, shares and ratios between two edges.
 
     `strict`: shares must be exact, so a VM with requests outstanding all the time counts as wanting more even
     if its queue depth limits it. `merging`: the mapping has log blocks, whose merges are part of the result.
     """
-    deltas = {vm.spec.name: stop.readings[vm.spec.name].since(start.readings[vm.spec.name]) for vm in vms}
+    deltas = {vm.name: stop.readings[vm.name].since(start.readings[vm.name]) for vm in vms}
     clocked = start.virtual_s is not None
     length_s = (stop.virtual_s or 0.0) - (start.virtual_s or 0.0)
     done = {name: d.amount(share_by) if clocked else float(d.host_page_writes) for name, d in deltas.items()}
     total = sum(done.values())
-    total_iops = sum(d.requests for d in deltas.values()) / length_s if clocked and length_s > 0 else None
-    claims = _claims(deltas, done, vms, slos, stop.outstanding, length_s if clocked else 0.0, strict=strict)
+    has_rates = clocked and length_s > 0
+    claims = _claims(deltas, done, vms, stop.outstanding, length_s, strict=strict)
     wants_more = {claim.vm: claim.wants_more for claim in claims}
     entitled = entitle(claims).shares
     results = []
     for vm in vms:
-        name, delta = vm.spec.name, deltas[vm.spec.name]
+        name, delta, slo = vm.name, deltas[vm.name], vm.slo
         share = done[name] / total if total else None
-        victim_pages = delta.victims * pages_per_block
+        target_share = entitled.get(name, 0.0)
+        arrived = delta.requests + stop.outstanding[name] - start.outstanding[name] if clocked else 0
         results.append(
             VmResult(
                 name=name,
-                weight=slos[name].weight,
-                workload=vm.spec.workload_label,
-                target_share=entitled.get(name, 0.0),
+                weight=slo.weight,
+                workload=vm.played.spec.workload_label,
+                target_share=target_share,
                 share=share,
-                share_error=share_error(share, entitled.get(name, 0.0)),
-                iops=delta.requests / length_s if total_iops is not None else None,
-                demand_iops=_arrived(name, delta, start, stop) / length_s
-                if vm.spec.mode is Mode.OPEN and total_iops is not None
-                else None,
-                bandwidth_bytes_s=(delta.read_bytes + delta.write_bytes) / length_s
-                if total_iops is not None
-                else None,
+                share_error=share_error(share, target_share),
+                iops=delta.requests / length_s if has_rates else None,
+                demand_iops=arrived / length_s if vm.is_open and has_rates else None,
+                bandwidth_bytes_s=(delta.read_bytes + delta.write_bytes) / length_s if has_rates else None,
                 host_page_writes=delta.host_page_writes,
                 gc_page_writes=delta.gc_page_writes,
                 waf=waf_of(delta.host_page_writes, delta.gc_page_writes),
                 gc_write_ratio=_ratio(delta.gc_page_writes, delta.host_page_writes),
-                victim_u=_ratio(delta.victim_valid_pages, victim_pages),
+                victim_u=_ratio(delta.victim_valid_pages, delta.victims * pages_per_block),
                 merges=_merges(delta, clocked) if merging else None,
-                ops_blocks=ops_blocks[name] if ops_blocks is not None else None,
-                min_iops=slos[name].min_iops,
-                max_iops=slos[name].max_iops,
-                p99_target_us=slos[name].p99_latency_us,
-                limit_iops=limits_iops.get(name),
+                ops_blocks=vm.ops_blocks,
+                min_iops=slo.min_iops,
+                max_iops=slo.max_iops,
+                p99_target_us=slo.p99_latency_us,
+                limit_iops=vm.limit_iops,
                 wants_more=wants_more.get(name, False),
-                busy=_busy(vm, delta, length_s if clocked else 0.0, wants_more=wants_more.get(name, False)),
-                remark=remarks.get(name, ""),
-                latency_us=latency[name],
+                busy=_busy(vm, delta, length_s, wants_more=wants_more.get(name, False)),
+                remark=vm.remark,
+                latency_us=vm.latency,
             )
         )
     host = sum(d.host_page_writes for d in deltas.values())
@@ -143,21 +156,17 @@ def measure(
         ),
         vms=results,
         moved=GcPagesMoved(
-            vms=[vm.spec.name for vm in vms],
-            pages=[[deltas[vm.spec.name].moved_pages_of[o.tenant] for o in vms] for vm in vms],
+            vms=[vm.name for vm in vms],
+            pages=[[deltas[vm.name].moved_pages_of[other.played.tenant] for other in vms] for vm in vms],
         ),
-        iops=total_iops,
+        iops=sum(d.requests for d in deltas.values()) / length_s if has_rates else None,
         waf=waf_of(host, sum(d.gc_page_writes for d in deltas.values())),
     )
 
 
-def _arrived(name: str, delta: VmReading, start: Edge, stop: Edge) -> int:
-    return delta.requests + stop.outstanding[name] - start.outstanding[name]
-
-
-def _busy(vm: PlayedVm, delta: VmReading, length_s: float, *, wants_more: bool) -> bool:
+def _busy(vm: MeasuredVm, delta: VmReading, length_s: float, *, wants_more: bool) -> bool:
     """Whether the device limits the VM; not an open loop that is served completely."""
-    if not length_s or vm.spec.mode is Mode.OPEN:
+    if not length_s or vm.is_open:
         return wants_more
     return delta.backlog_ns * _S_PER_NS >= BUSY_FROM * length_s
 
@@ -165,8 +174,7 @@ def _busy(vm: PlayedVm, delta: VmReading, length_s: float, *, wants_more: bool) 
 def _claims(
     deltas: Mapping[str, VmReading],
     done: Mapping[str, float],
-    vms: Sequence[PlayedVm],
-    slos: Mapping[str, Slo],
+    vms: Sequence[MeasuredVm],
     outstanding: Mapping[str, int],
     length_s: float,
     *,
@@ -175,18 +183,18 @@ def _claims(
     """Claims of running VMs; without a clock (`length_s` 0) all want more."""
     claims = []
     for vm in vms:
-        name, delta = vm.spec.name, deltas[vm.spec.name]
-        if not vm.running or vm.finished:
+        name, delta = vm.name, deltas[vm.name]
+        if not vm.played.running or vm.played.finished:
             continue
         waited_ns, share = (delta.backlog_ns, BUSY_FROM) if strict else (delta.queued_ns, MOSTLY_FROM)
-        if length_s and vm.spec.mode is Mode.OPEN:
+        if length_s and vm.is_open:
             # Requests of an open loop wait in the queue even if all of them are served.
             wants_more = outstanding[name] > 1 + DEMAND_MET_TO * delta.requests
         else:
             wants_more = not length_s or waited_ns * _S_PER_NS >= share * length_s
         per_request = done[name] / delta.requests if delta.requests else 1.0
         rate = done[name] / length_s if length_s else done[name]
-        claims.append(claim_of(name, slos[name], rate, per_request, wants_more=wants_more))
+        claims.append(claim_of(name, vm.slo, rate, per_request, wants_more=wants_more))
     return claims
 
 

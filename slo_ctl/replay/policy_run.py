@@ -17,7 +17,15 @@ from slo_ctl.model.decision import Decision, OpsMove
 from slo_ctl.model.sample import DeviceSample, FlashTiming, Placement, TimingModel, VmSample
 from slo_ctl.model.slo import Slo
 from slo_ctl.observe.ssd import Blocks, VmReading, vm_sample
-from slo_ctl.replay.measure import DEMAND_MET_TO, Edge, SeriesRecorder, WindowFigures, latencies, measure
+from slo_ctl.replay.measure import (
+    DEMAND_MET_TO,
+    Edge,
+    MeasuredVm,
+    SeriesRecorder,
+    WindowFigures,
+    latencies,
+    measure,
+)
 from slo_ctl.replay.player import CountingPlayer, PlayedVm, Player, Requests, TimedPlayer, WriteWatch
 from slo_ctl.replay.result import EventResult, Latency, RunResult
 from slo_ctl.replay.scenario import Action, Event, Scenario
@@ -283,8 +291,6 @@ class PolicyRun:
     def _measure(self, start: Edge) -> WindowFigures:
         """What was measured since `start`, with the SLOs and states of the VMs as they are now."""
         stop = self._edge()
-        names = [vm.spec.name for vm in self._vms]
-        latency = {vm.spec.name: latencies(self._device, vm.tenant) for vm in self._vms if self._clocked}
         if changes := self._changes_between(start, stop):
             self._notes.append(
                 f"{and_list(changes, in_order=True)} in the measured window: TARGET is that of its end only"
@@ -292,14 +298,9 @@ class PolicyRun:
         measured = measure(
             start,
             stop,
-            self._vms,
-            self._slos,
-            latency or dict.fromkeys(names, Latency()),
-            self._ops_blocks() if self._isolated else None,
-            self._drive.limits_iops,
+            [self._measured_vm(vm) for vm in self._vms],
             self._plan.config.block_pages,
             share_by=self._scenario.share_by,
-            remarks=self._all_remarks(),
             strict=policy_entry(self._scenario.policy).exact,
             merging=self._plan.config.merges,
         )
@@ -371,17 +372,19 @@ class PolicyRun:
             notes=self._notes,
         )
 
-    def _all_remarks(self) -> dict[str, str]:
-        """Remarks of the policy for each VM, and bounds for which it has no lever."""
-        found = {}
-        for name, slo in self._slos.items():
-            parts = self._remarks.get(name, ""), without_lever(self._policy.name, slo)
-            found[name] = "; ".join(part for part in parts if part)
-        return found
-
-    def _ops_blocks(self) -> dict[str, int]:
+    def _measured_vm(self, vm: PlayedVm) -> MeasuredVm:
+        name, slo = vm.spec.name, self._slos[vm.spec.name]
+        # The policy's remark, and bounds for which it has no lever.
+        remarks = self._remarks.get(name, ""), without_lever(self._policy.name, slo)
         held = self._plan.config.held_blocks
-        return {vm.spec.name: self._device.space(vm.tenant).ops_blocks - held for vm in self._vms}
+        return MeasuredVm(
+            played=vm,
+            slo=slo,
+            latency=latencies(self._device, vm.tenant) if self._clocked else Latency(),
+            ops_blocks=self._device.space(vm.tenant).ops_blocks - held if self._isolated else None,
+            limit_iops=self._drive.limits_iops[name],
+            remark="; ".join(part for part in remarks if part),
+        )
 
     def _edge(self) -> Edge:
         waiting = self._vms if self._clocked else []

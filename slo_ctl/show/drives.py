@@ -16,6 +16,8 @@ from slo_ctl.show.terminal import print_facts, print_line, print_rows
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ftl_emul import Config
+    from slo_ctl.drives.record import DeviceRecord, DiskRecord, SsdRecord
     from slo_ctl.drives.status import DriveStatus, NamespaceStatus
     from slo_ctl.model.nvme import DriveOps, EnduranceGroup, NvmeDevice, NvmeNamespace, OfferedPlacement
 
@@ -143,13 +145,15 @@ _MERGES = {"SWITCH": "switch_merges", "PARTIAL": "partial_merges", "FULL MERGES"
 _MAP = {"MAP READS": "map_reads", "MAP WRITES": "map_writes"}
 
 
-def _mapping_counters(kind: str) -> dict[str, str]:
-    """Headings and counters of a mapping."""
-    from ftl_emul import LEAST_LOG_BLOCKS
+def _mapping_counters(record: DeviceRecord) -> dict[str, str]:
+    """Headings and counters of the mapping of an SSD."""
+    from slo_ctl.drives.record import SsdRecord
 
-    if kind in LEAST_LOG_BLOCKS:
+    if not isinstance(record, SsdRecord):
+        return {}
+    if record.drive.merges:
         return _MERGES
-    return _MAP if kind == "dftl" else {}
+    return _MAP if record.drive.mapping == "dftl" else {}
 
 
 def print_devices(console: Console, devices: Sequence[DriveStatus]) -> None:
@@ -163,7 +167,7 @@ def print_devices(console: Console, devices: Sequence[DriveStatus]) -> None:
             numbers.size(device.size_bytes),
             numbers.size(sum(namespace.allocated_bytes for namespace in device.namespaces)),
             ", ".join(namespace.name for namespace in device.namespaces),
-            _properties(device.spec),
+            _properties(device.record.spec),
         )
         for device in devices
     ]
@@ -179,14 +183,19 @@ def _properties(spec: str) -> str:
 
 def print_device(console: Console, device: DriveStatus, root_option: str = "") -> None:
     """Properties and namespaces of an emulated device. `root_option` is appended to commands in hints."""
+    from slo_ctl.drives.record import DiskRecord, SsdRecord
+
+    record = device.record
     facts = {
-        "device": f"{device.name} (EMULATED {'SSD' if device.kind == 'ssd' else 'hard disk'})",
+        "device": f"{device.name} (EMULATED {'SSD' if record.kind == 'ssd' else 'hard disk'})",
         "served": _served_text(device, root_option),
-        "spec": device.spec,
-        **(_disk_facts(device) if device.disk else _flash_facts(device, root_option)),
-        "folder": device.folder,
-        "control": device.control_socket,
+        "spec": record.spec,
     }
+    if isinstance(record, SsdRecord):
+        facts |= _flash_facts(device, record, root_option)
+    elif isinstance(record, DiskRecord):
+        facts |= _disk_facts(device, record)
+    facts |= {"folder": device.folder, "control": device.control_socket}
     print_facts(console, facts)
     _print_emulated_namespaces(console, device)
     if device.statistics and device.preconditioned:
@@ -208,19 +217,18 @@ def print_device(console: Console, device: DriveStatus, root_option: str = "") -
         console.print(Text(printable(nvme_text(nvme))), soft_wrap=True)
 
 
-def _flash_facts(device: DriveStatus, root_option: str) -> dict[str, str]:
-    geometry, timing, mapping = device.geometry or {}, device.timing or {}, device.mapping or {}
-    dies = geometry["channels"] * geometry["dies_per_channel"]
+def _flash_facts(device: DriveStatus, record: SsdRecord, root_option: str) -> dict[str, str]:
+    drive = record.drive
     return {
         "size": f"{numbers.size(device.size_bytes)} logical{_unallocated_text(device)}, "
         f"{numbers.size(device.physical_bytes)} of flash",
-        "mapping": _mapping_text(geometry, mapping),
-        "flash": f"{dies} dies on {geometry['channels']} channels, pages of "
-        f"{numbers.size(geometry['page_bytes'])}, {geometry['pages_per_block']} in a block",
-        "latencies": f"read {_us(timing['read_ns'])}, program {_us(timing['program_ns'])}, "
-        f"erase {_us(timing['erase_ns'])}, transfer {_us(timing['transfer_ns'])}"
-        + (f", suspend {_us(timing['suspend_ns'])}" if timing.get("suspend_ns") else ""),
-        "placement": "separate blocks for each namespace" if mapping["isolated"] else "shared blocks",
+        "mapping": _mapping_text(drive),
+        "flash": f"{drive.dies} dies on {drive.channels} channels, pages of "
+        f"{numbers.size(drive.page_bytes)}, {drive.pages_per_block} in a block",
+        "latencies": f"read {_us(drive.read_ns)}, program {_us(drive.program_ns)}, "
+        f"erase {_us(drive.erase_ns)}, transfer {_us(drive.transfer_ns)}"
+        + (f", suspend {_us(drive.suspend_ns)}" if drive.suspend_ns else ""),
+        "placement": "separate blocks for each namespace" if record.isolated else "shared blocks",
         "preconditioned": _preconditioned_text(device, root_option),
     }
 
@@ -230,30 +238,30 @@ def _unallocated_text(device: DriveStatus) -> str:
     return f" and {numbers.size(free)} unallocated" if free else ""
 
 
-def _mapping_text(geometry: dict[str, int], mapping: dict[str, Any]) -> str:
+def _mapping_text(drive: Config) -> str:
     from ftl_emul import mappings
 
-    text = f"{mapping['kind']}: {dict(mappings()).get(mapping['kind'], 'unknown')}"
-    if mapping["cluster_dies"] > 1:
-        block_bytes = geometry["page_bytes"] * geometry["pages_per_block"] * mapping["cluster_dies"]
-        text += f"; blocks of {numbers.size(block_bytes)}, each over {mapping['cluster_dies']} dies"
-    if mapping["cached_entries"] is not None:
-        text += f"; {numbers.count(mapping['cached_entries'])} entries cached"
+    text = f"{drive.mapping}: {dict(mappings()).get(drive.mapping, 'unknown')}"
+    if drive.cluster_dies > 1:
+        block_bytes = drive.page_bytes * drive.block_pages
+        text += f"; blocks of {numbers.size(block_bytes)}, each over {drive.cluster_dies} dies"
+    if drive.cached_entries is not None:
+        text += f"; {numbers.count(drive.cached_entries)} entries cached"
     return text
 
 
-def _disk_facts(device: DriveStatus) -> dict[str, str]:
-    array, disk = device.array or {}, device.disk or {}
-    raid = f"RAID-0 of {array['disks']}, stripes of {numbers.size(array['stripe_bytes'])}; each "
-    seeks = " / ".join(_us(disk[f"seek_{kind}_ns"]) for kind in ("min", "average", "max"))
-    rates = " to ".join(f"{disk[f'{zone}_bytes_s'] / 1e6:g}" for zone in ("outer", "inner"))
-    cache = numbers.size(disk["write_cache_bytes"]) if disk["write_cache_bytes"] else "off"
+def _disk_facts(device: DriveStatus, record: DiskRecord) -> dict[str, str]:
+    array, disk = record.array, record.disk
+    raid = f"RAID-0 of {array.disks}, stripes of {numbers.size(array.stripe_bytes)}; each "
+    seeks = " / ".join(_us(time_ns) for time_ns in (disk.seek_min_ns, disk.seek_average_ns, disk.seek_max_ns))
+    rates = " to ".join(f"{rate / 1e6:g}" for rate in (disk.outer_bytes_s, disk.inner_bytes_s))
+    cache = numbers.size(disk.write_cache_bytes) if disk.write_cache_bytes else "off"
     return {
         "size": f"{numbers.size(device.size_bytes)} of {numbers.size(device.physical_bytes)}, outside in",
-        "disks": (raid if array["disks"] > 1 else "")
-        + f"{60e9 / disk['rotation_ns']:.0f}/min, {rates} MB/s, write cache {cache}",
+        "disks": (raid if array.disks > 1 else "")
+        + f"{60e9 / disk.rotation_ns:.0f}/min, {rates} MB/s, write cache {cache}",
         "seeks": f"{seeks} (track to track, average, full stroke)",
-        "scheduler": str((device.statistics or {}).get("scheduler", array["scheduler"])),
+        "scheduler": str((device.statistics or {}).get("scheduler", array.scheduler)),
     }
 
 
@@ -279,9 +287,9 @@ def _served_text(device: DriveStatus, root_option: str) -> str:
 
 def _print_emulated_namespaces(console: Console, device: DriveStatus) -> None:
     counters = {each["name"]: each for each in (device.statistics or {}).get("namespaces", ())}
-    ssd = device.kind == "ssd"
+    ssd = device.record.kind == "ssd"
     headings = ["NAMESPACE", "SIZE", "ON DISK", "WEIGHT", "MAX IOPS"] + (["OPS BLOCKS"] if ssd else [])
-    extra = _mapping_counters((device.mapping or {}).get("kind", ""))
+    extra = _mapping_counters(device.record)
     activity = ["READS", "WRITES"] + (["LIFETIME WAF", *extra] if ssd else []) if counters else []
     rows = []
     for namespace in device.namespaces:
