@@ -26,7 +26,7 @@ exit 1
 """
 _ANSWER = """if has {words}; then
     [ {sleep_s} = 0 ] || sleep {sleep_s}
-    cat {folder}/{number}.out
+    i=0; while [ $i -lt {times} ]; do cat {folder}/{number}.out; i=$((i + 1)); done
     cat {folder}/{number}.err >&2
     exit {code}
 fi
@@ -57,7 +57,7 @@ class FakeNvme:
         return self.folder / "nvme"
 
     def add(self, words: str, out: str | dict[str, Any] = "", **more: Any) -> None:
-        """Answer with `out`; `err`, `code`, `sleep_s`."""
+        """Answer with `out`; `err`, `code`, `sleep_s`, `times` (how often `out` is printed)."""
         text = out if isinstance(out, str) else json.dumps(out)
         self.answers.append((words.split(), {"out": text, **more}))
         self.write()
@@ -78,6 +78,7 @@ class FakeNvme:
                 folder=folder,
                 number=number,
                 sleep_s=answer.get("sleep_s", 0),
+                times=answer.get("times", 1),
                 code=answer.get("code", 0),
             )
         self.program.write_text(_PROGRAM.format(folder=folder, answers=answers))

@@ -10,6 +10,7 @@ from fake_nvme import LINES, FakeNvme, recorded, recording
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.host.nvme.command import (
+    LIMIT_BYTES,
     NvmeCommandError,
     NvmeError,
     NvmeTool,
@@ -143,6 +144,12 @@ def test_hanging_command_is_ended(fake: FakeNvme) -> None:
     with pytest.raises(NvmeCommandError, match=r"was killed: .*timed out"):
         nvme.read("id-ctrl", "/dev/nvme0")
     assert time.monotonic() - began < 300
+
+
+def test_endless_output_is_cut(fake: FakeNvme) -> None:
+    fake.add("id-ctrl", "x" * (1 << 20), times=(LIMIT_BYTES >> 20) + 1)
+    with pytest.raises(NvmeCommandError, match="output is too long"):
+        tool(fake).read("id-ctrl", "/dev/nvme0")
 
 
 @pytest.mark.parametrize(

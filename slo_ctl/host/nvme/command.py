@@ -1,12 +1,14 @@
-"""Running nvme-cli with a time limit, without waiting for a drive that hangs."""
+"""Running nvme-cli with a time limit and bounded output, without waiting for a drive that hangs."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import selectors
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -142,7 +144,7 @@ class NvmeError(UserError):
 class NvmeCommandError(NvmeError):
     """nvme-cli failed.
 
-    `stderr` is its output, including JSON on stdout.
+    `stderr` is its output, including JSON on stdout, truncated.
     """
 
     def __init__(self, command: Sequence[str], exit_code: int | None, stderr: str) -> None:
@@ -174,7 +176,11 @@ def _hint_for(output: str) -> str:
 
 TIMEOUT_S = 10.0
 """An admin command takes milliseconds; the kernel gives up after 60 s."""
+LIMIT_BYTES = 4 << 20
+"""Limit of the output; the list of 1024 namespaces takes 30 kB."""
+_ERROR_BYTES = 1 << 16
 _KILLED_TIMEOUT_S = 0.5
+_CHUNK = 1 << 16
 _DEVICE = re.compile(r"/dev/(nvme|ng)\d{1,9}(c\d{1,9})?(n\d{1,9})?")
 _FOLDERS = f"{os.defpath}:/usr/local/sbin:/usr/sbin:/sbin"
 """Directories of nvme-cli that may be missing in the PATH of a user."""
@@ -253,29 +259,55 @@ class NvmeTool:
         except OSError as error:
             raise NvmeError(f"{words[0]}: {error.strerror}", "install package nvme-cli") from None
         try:
-            out, err = process.communicate(timeout=self._timeout_s)
-        except subprocess.TimeoutExpired as error:
-            self._kill(process)
-            output = (error.stderr or b"").decode("utf-8", "replace")
-            raise NvmeCommandError(words, None, f"it timed out. {output}") from None
+            out, err, problem = _collect(process, time.monotonic() + self._timeout_s)
         except BaseException:
             self._kill(process)
             raise
-        if process.returncode:
-            output = (err + b" " + out).decode("utf-8", "replace")
-            raise NvmeCommandError(words, process.returncode, output)
+        if problem:
+            self._kill(process)
+            raise NvmeCommandError(words, None, f"{problem} {err.decode('utf-8', 'replace')}")
+        code = process.wait()
+        if code:
+            output = (err + b" " + out[:_ERROR_BYTES]).decode("utf-8", "replace")
+            raise NvmeCommandError(words, code, output)
         return out
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         """Kill a command, without waiting for one that hangs in the kernel and so cannot be killed."""
         process.kill()
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
         try:
             process.wait(_KILLED_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._hanging.append(process)
+
+
+def _collect(process: subprocess.Popen[bytes], until_s: float) -> tuple[bytes, bytes, str]:
+    """Wait for the process. Returns its output, its error output, and why it must be killed (else "")."""
+    assert process.stdout is not None and process.stderr is not None  # noqa: S101, PT018 - pipes
+    streams = {process.stdout: (bytearray(), LIMIT_BYTES), process.stderr: (bytearray(), _ERROR_BYTES)}
+    out, err = (buffer for buffer, _ in streams.values())
+    problem = ""
+    with selectors.DefaultSelector() as selector, process.stdout, process.stderr:
+        for stream in streams:
+            selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map() and not problem:
+            ready = selector.select(max(0.0, until_s - time.monotonic()))
+            if not ready:
+                problem = "it timed out."
+            for key, _ in ready:
+                buffer, limit = streams[key.fileobj]  # type: ignore[index]
+                chunk = os.read(key.fd, _CHUNK)
+                if not chunk:
+                    selector.unregister(key.fileobj)
+                buffer += chunk
+                if len(buffer) > limit:
+                    problem = "its output is too long."
+    if not problem:
+        try:
+            process.wait(max(0.0, until_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            problem = "it timed out."
+    return bytes(out), bytes(err), problem
 
 
 def parse_object(text: str, where: str) -> dict[str, Any]:
