@@ -244,28 +244,6 @@ def test_max_iops_is_enforced_and_its_ops_go_to_the_others() -> None:
     assert run.worst_error(5) < 0.05
 
 
-def test_a_vm_whose_pages_come_in_bursts_gets_its_share_and_no_more() -> None:
-    """Three windows with a fifth of its share and one with the rest are no reason for another weight."""
-
-    def window(pages: int) -> DeviceSample:
-        vms = (("steady", 9.0, 4500), ("bursts", 1.0, pages))
-        return DeviceSample(
-            FULL,
-            tuple(
-                VmSample(vm, Slo(weight), True, 1.0, done, done, 0, 0, 0, 100, 20, 2, device_s=1e-3 * done)
-                for vm, weight, done in vms
-            ),
-        )
-
-    policy = Proportional()
-    state, _ = policy.resume(window(500))
-    trims = []
-    for number in range(100):
-        state, _ = policy.step(state, window(1700 if number % 4 == 3 else 100))
-        trims.append(state.meters["bursts"].trim)
-    assert abs(sum(trims[-20:]) / 20) < 0.25
-
-
 def test_overcommitted_minimums_are_reported() -> None:
     vms = three()
     for vm in vms:

@@ -309,7 +309,7 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
         due_amount, due_s = keep * meter.due_amount + due_rate, keep * meter.due_s + 1.0
         # Relative to the mean entitlement: a window counts in proportion to its absolute error.
         error = (due_rate - claim.used) * due_s / due_amount if due_amount else 0.0
-        missed = meter.missed + (error - meter.missed) / MEMORY_WINDOWS
+        missed = meter.missed + (min(max(error, -1.0), 1.0) - meter.missed) / MEMORY_WINDOWS
         trim = min(max(meter.trim + INTEGRAL_GAIN * missed, -LONGEST_TRIM), LONGEST_TRIM)
         trimmed[claim.vm] = meter._replace(due_amount=due_amount, due_s=due_s, missed=missed, trim=trim)
     return trimmed
