@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.termination import deferred
 from slo_ctl.model.measurement import WHOLE, Access, Direction, Measurement, Order, Part
 from slo_ctl.profile.target import Kind, MeasuredFile, Target
 
@@ -177,25 +178,27 @@ class Fio:
         # The job is a thread: a process would leave the process group and might outlive a killed fio.
         fixed = ["--name=slo-ctl", "--thread", "--output-format=json", CLOCK]
         command = [self._program, *fixed, *self._target_options(), *options]
-        # A new session, so that Ctrl-C reaches only this process, which then stops fio.
-        with subprocess.Popen(  # noqa: S603 - no shell
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        ) as process:
-            try:
-                out, err = process.communicate(timeout=None if limit_s is None else limit_s + _OVERTIME_S)
-            except subprocess.TimeoutExpired:
+        process: subprocess.Popen[str] | None = None
+        try:
+            with deferred():
+                # A new session, so that Ctrl-C reaches only this process, which then stops fio.
+                process = subprocess.Popen(  # noqa: S603 - no shell
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,
+                )
+            out, err = process.communicate(timeout=None if limit_s is None else limit_s + _OVERTIME_S)
+        except BaseException as error:
+            if process is not None:
                 _stop(process)
-                raise UserError(
-                    f"fio on {self._target.given} timed out", "check that the device responds"
-                ) from None
-            except BaseException:
-                _stop(process)
+            if not isinstance(error, subprocess.TimeoutExpired):
                 raise
+            raise UserError(
+                f"fio on {self._target.given} timed out", "check that the device responds"
+            ) from None
         return _job(process.returncode, out, err, self._target.given)
 
     def _target_options(self) -> list[str]:

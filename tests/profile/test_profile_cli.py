@@ -6,14 +6,21 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import fake_fio
 import pytest
 from command_line import CommandLine
 from fake_sys import block_device
+
+from slo_ctl.base.termination import terminable
+from slo_ctl.model.measurement import Access, Direction, Order
+from slo_ctl.profile.fio import Fio, FioOptions
+from slo_ctl.profile.target import find_target
 
 READY_S = 60.0
 SMALL = ("--interval", "8k-64k/8k", "--file-size", "1MiB", "--quiet")
@@ -300,6 +307,28 @@ if options["rw"] != "write":
     )
     assert done.returncode == 130
     assert list(place.iterdir()) == []
+
+
+@pytest.mark.usefixtures("fio")
+def test_an_interruption_just_after_the_start_of_fio_ends_it(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went on writing if the signal came before the caller had the process."""
+    started: list[subprocess.Popen[str]] = []
+
+    class Interrupted(subprocess.Popen[str]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    fake_fio.install(tmp_path / "bin", "time.sleep(600)\n")
+    (place / "file").write_bytes(bytes(1 << 20))
+    measured = Fio(find_target(str(place / "file")), FioOptions(span_bytes=1 << 20))
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with terminable(), pytest.raises(KeyboardInterrupt):
+        measured.measure(Access(Order.RANDOM, Direction.READ), 4096, 1, None)
+    assert [process.returncode for process in started] == [-signal.SIGINT]
 
 
 def test_failure_of_fio_is_reported(cli: CommandLine, fio: Path, place: Path, tmp_path: Path) -> None:
