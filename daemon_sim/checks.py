@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,9 +18,6 @@ from daemon_sim.result import Epoch, Result
 from daemon_sim.scenario import EventKind
 from slo_ctl.config.settings import DEFAULTS
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SERVED_WINDOW_S = 10
 SERVED_AROUND_S = 20
@@ -60,9 +56,7 @@ measurements, so that finding the limits takes minutes.
 P99_LIMITED_S = 180
 """Longest time in which a VM may miss its p99 while others are limited for it."""
 _SAME = {"limit_iops": 0.02, "weight": 0.10}
-"""Relative changes up to this do not count. Weights of the fair queue follow the cost of requests, and OPS
-changes that.
-"""
+"""Relative changes up to this do not count. Weights of the fair queue follow the cost of requests."""
 HOSTILE_GAIN = 0.05
 STOP_WITHIN_S = 3.0
 """Longest clean stop; afterwards the drive moves OPS back by itself."""
@@ -326,13 +320,8 @@ def moves_keep_their_budget(runs: Runs) -> Iterator[Violation]:
 
 
 def limits_settle(runs: Runs) -> Iterator[Violation]:
-    """Limits and weights stay the same once nothing else changes.
-
-    A VM's own OPS is something else: what it gains is written without GC at first, so that its pages may cost
-    half for some seconds, and its weight has to follow twice.
-    """
+    """Limits and weights stay the same once nothing else changes."""
     run = runs.daemon.run
-    moved = _ops_moved(run)
     for calm in runs.daemon.calms():
         start_s = calm.start_s + CALM_AFTER_S
         minutes = (calm.end_s - start_s) / 60
@@ -346,20 +335,10 @@ def limits_settle(runs: Runs) -> Iterator[Violation]:
             with np.errstate(invalid="ignore"):
                 far = np.abs(after - before) > _SAME[name] * np.minimum(before, after)
             changed = (np.isfinite(before) != np.isfinite(after)) | (np.isfinite(before) & far)
-            counts = np.ones_like(changed) if name == "limit_iops" else ~moved[:, start_s + 1 : calm.end_s]
-            for row, count in enumerate((changed & counts).sum(axis=1)):
-                minutes = (counts[row].sum() + 1) / 60
-                if minutes >= 1 and count > max(1.0, most * minutes):
+            for row, count in enumerate(changed.sum(axis=1)):
+                if count > max(1.0, most * minutes):
                     text = f"{name} changes {count / minutes:.1f} times a minute until {calm.end_s} s"
                     yield Violation("settled", start_s, run.vms[row], text)
-
-
-def _ops_moved(run: Result) -> NDArray[np.bool_]:
-    """By VM and second: whether the VM's OPS has changed so much in the last minute that its weight must."""
-    ops = run.of("ops_blocks")
-    before = np.concatenate([ops[:, :1].repeat(SETTLED_AFTER_S, axis=1), ops], axis=1)[:, : ops.shape[1]]
-    moved: NDArray[np.bool_] = np.abs(ops - before) > _SAME["weight"] * np.minimum(before, ops)
-    return moved
 
 
 def useless_limits_are_lifted(runs: Runs) -> Iterator[Violation]:

@@ -254,26 +254,6 @@ def test_oscillating_limits_are_violations() -> None:
     assert found.vm == "b"
 
 
-def test_weights_may_follow_ops_but_not_longer() -> None:
-    run = result({"a": 1.0, "b": 1.0})
-    run.of("ops_blocks")[:] = 100.0
-    run.of("weight")[1, 300:310] = 0.5
-    run.of("weight")[1, 320:330] = 0.6
-    assert check(run, names=["settled"]) == [], "four changes in eight minutes"
-    run.of("weight")[1, 300:360:10] = 0.5
-    (found,) = check(run, names=["settled"])
-    assert found.vm == "b"
-    run.of("ops_blocks")[1, 295:] = 105.0
-    assert check(run, names=["settled"]), "5 % more OPS changes no cost by more than 10 %"
-    run.of("ops_blocks")[0, 295:] = 150.0
-    assert check(run, names=["settled"]), "the OPS of another VM"
-    run.of("ops_blocks")[1, 295:] = 120.0
-    assert check(run, names=["settled"]) == []
-    run.of("weight")[1, 360:420:2] = 0.5
-    (found,) = check(run, names=["settled"])
-    assert found.vm == "b"
-
-
 @pytest.mark.parametrize("gain", [0.02, 0.2])
 def test_gain_of_a_hostile_vm_is_a_violation(gain: float) -> None:
     run, honest = result({"a": 1.0, "b": 1.0}, "a"), result({"a": 1.0, "b": 1.0})
