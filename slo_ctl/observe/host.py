@@ -230,7 +230,7 @@ class HostObserver:
         self._merge_due_s = min(
             (self._unclaimed_since_s[cgroup] + REFRESH_S for cgroup in starting), default=math.inf
         )
-        return [vm for vm in vms if vm.found_by is not FoundBy.CGROUP_NAME or vm.cgroup not in starting]
+        return [vm for vm in vms if vm.cgroup not in starting]
 
     def _without_group(self, vms: Sequence[Vm]) -> dict[str, str]:
         """VMs of the configuration whose cgroup does not exist, with a sentence for each."""
