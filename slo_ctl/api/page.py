@@ -137,10 +137,15 @@ class PageRoutes:
 
     def _check_origin(self, headers: Message) -> None:
         """Raise RefusalError for a request of another site, or with another host name (DNS rebinding)."""
-        host = _PORT.sub("", headers.get("Host", "")).lower().removeprefix("[").removesuffix("]")
+        hosts = headers.get_all("Host", [])
+        if len(hosts) != 1:
+            raise RefusalError(
+                f"a request has one Host header, this one {len(hosts)}", "send one", HTTPStatus.BAD_REQUEST
+            )
+        host = _PORT.sub("", hosts[0]).lower().removeprefix("[").removesuffix("]")
         if host != "localhost" and not is_loopback(host):
             raise RefusalError(
-                f"Host: {headers.get('Host', '')} is not a name of this page",
+                f"Host: {hosts[0]} is not a name of this page",
                 "open it as http://127.0.0.1:PORT/ or http://localhost:PORT/",
                 HTTPStatus.MISDIRECTED_REQUEST,
             )

@@ -126,6 +126,19 @@ def test_dns_rebinding_is_refused(port: int, host: str) -> None:
     assert b"web/1" not in body
 
 
+@pytest.mark.parametrize("hosts", [(), ("localhost", "localhost"), ("localhost", "attacker.example")])
+def test_request_needs_exactly_one_host(port: int, hosts: tuple[str, ...]) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.putrequest("GET", "/status.json", skip_host=True)
+    for host in hosts:
+        connection.putheader("Host", host)
+    connection.endheaders()
+    reply = connection.getresponse()
+    assert reply.status == 400
+    assert "one Host header" in json.loads(reply.read())["error"]["message"]
+    connection.close()
+
+
 def test_cross_site_link_is_allowed_but_not_data(port: int) -> None:
     def status(target: str, mode: str) -> int:
         return ask(port, target, Sec_Fetch_Site="cross-site", Sec_Fetch_Mode=mode)[0].status
