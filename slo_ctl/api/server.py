@@ -131,6 +131,10 @@ class _Server(BoundedServer):
         super().__init__(listening, _Connection, MAX_CONNECTIONS, "API")
         self.api = api
 
+    def user_of(self, request: Any) -> int:
+        """The client's user."""
+        return peer_of(request).uid
+
 
 class _Connection(OneRequest):
     server: _Server

@@ -38,15 +38,15 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         max_connections: int,
         name: str,
     ) -> None:
-        """`name`: name of the thread, also in the log."""
+        """`max_connections`: of all users; `name`: name of the thread, also in the log."""
         super().__init__(("", 0), connection, bind_and_activate=False)
         self.socket.close()
         # accept() must not block when the client has already closed the connection.
         listening.setblocking(False)
         self.socket = listening
         self._max_connections = max_connections
-        self._started_s: dict[socket.socket, float] = {}
-        """Start times of open connections (monotonic)."""
+        self._open: dict[socket.socket, tuple[float, int]] = {}
+        """Start times (monotonic) and users of open connections."""
         self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), name=name, daemon=True)
 
     def start(self) -> None:
@@ -57,26 +57,32 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         """Complete requests in progress, and close the socket."""
         self.shutdown()
         self.server_close()
-        wait_for(lambda: not self._started_s, _STOP_TIMEOUT_S, _STOP_POLL_S)
-        for connection in list(self._started_s):
+        wait_for(lambda: not self._open, _STOP_TIMEOUT_S, _STOP_POLL_S)
+        for connection in list(self._open):
             _disconnect(connection)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Refuse connections above the maximum."""
-        if len(self._started_s) >= self._max_connections:
+        """Refuse connections above the maximum, and above half of it of one user, who could block others."""
+        user = self.user_of(request)
+        of_user = sum(other == user for _, other in list(self._open.values()))
+        if len(self._open) >= self._max_connections or of_user >= self._max_connections // 2:
             return False
-        self._started_s[request] = time.monotonic()
+        self._open[request] = time.monotonic(), user
         return super().verify_request(request, client_address)
+
+    def user_of(self, request: Any) -> int:
+        """The user at the other end; over TCP none is known, and each connection counts as another's."""
+        return id(request)
 
     def service_actions(self) -> None:
         """Disconnect clients whose connections last too long."""
         oldest_s = time.monotonic() - _MAX_CONNECTION_S
-        for connection, started_s in list(self._started_s.items()):
+        for connection, (started_s, _) in list(self._open.items()):
             if started_s < oldest_s:
                 _disconnect(connection)
 
     def shutdown_request(self, request: Any) -> None:
-        self._started_s.pop(request, None)
+        self._open.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:

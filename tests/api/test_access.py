@@ -9,6 +9,7 @@ import os
 import pwd
 import socket
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -18,9 +19,11 @@ from typing import Any
 import pytest
 from test_api_server import FakeController
 
-from slo_ctl.api.server import ApiServer
+from slo_ctl.api.client import ApiClient
+from slo_ctl.api.server import MAX_CONNECTIONS, ApiServer
 from slo_ctl.base.accounts import Peer, is_entry, peer_of, why_unknown
 from slo_ctl.config.settings import AccessConfig, Right
+from slo_ctl.host.bounded_server import IDLE_S
 from slo_ctl.model.slo import SloUpdate
 from slo_ctl.model.status import VmSlo
 
@@ -105,7 +108,7 @@ class NobodyClient:
     """Sends requests as `nobody`, a member of the socket's group `daemon`."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def request(self, method: str, target: str) -> tuple[int, dict[str, Any]]:
         body = b'{"fields": {"weight": 3}}' if method == "PUT" else b""
@@ -113,7 +116,7 @@ class NobodyClient:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(60)
             with user(NOBODY, DAEMON.gr_gid):
-                connection.connect(str(self._path))
+                connection.connect(str(self.path))
             connection.sendall(head + body)
             with connection.makefile("rb") as stream:
                 reply = stream.read()
@@ -188,3 +191,16 @@ def test_refusal_names_user_right_and_fix(
     assert host.users == []
     _, body = client.request(*MANAGE)
     assert body["error"]["hint"].startswith('to allow it, write manage = ["alice", "@ops", "nobody"] in')
+
+
+@as_root
+def test_connections_of_one_user_do_not_keep_others_out(client: NobodyClient) -> None:
+    idle = [socket.socket(socket.AF_UNIX) for _ in range(MAX_CONNECTIONS)]
+    with user(NOBODY, DAEMON.gr_gid):
+        for connection in idle:
+            connection.connect(str(client.path))
+    began = time.monotonic()
+    assert ApiClient(client.path).get("/v1/health")
+    assert time.monotonic() - began < IDLE_S, "answered only after idle connections had timed out"
+    for connection in idle:
+        connection.close()
