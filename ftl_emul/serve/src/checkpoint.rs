@@ -100,12 +100,22 @@ pub fn mark_stopped(folder: &Path) -> Result<(), ServeError> {
     }
 }
 
-/// The state of a drive, ready to be written.
+/// Memory for [`take`], as large as the last checkpoint and resident: requests wait while it is filled.
+pub fn buffer(folder: &Path) -> Vec<u8> {
+    let bytes = std::fs::metadata(path_in(folder)).map_or(0, |file| file.len());
+    // Zeroes would be provided by the kernel only when they are accessed.
+    let mut state = vec![1; usize::try_from(bytes).unwrap_or(0)];
+    state.clear();
+    state
+}
+
+/// The state of a drive, ready to be written, in the memory of `state`.
 pub fn take<N: Borrow<Namespace>>(
     drive: &mut Drive,
     namespaces: &[N],
     preconditioned: Option<&Preconditioned>,
     clean: bool,
+    mut state: Vec<u8>,
 ) -> Result<Vec<u8>, ServeError> {
     let describe = |namespace: &Namespace| -> io::Result<LabelNamespace> {
         Ok(LabelNamespace {
@@ -121,7 +131,6 @@ pub fn take<N: Borrow<Namespace>>(
     let label =
         Label { format_version: FORMAT_VERSION, clean, preconditioned: preconditioned.cloned(), namespaces: described };
     let label = serde_json::to_string(&label).map_err(|e| ServeError::Refused(e.to_string()))?;
-    let mut state = Vec::new();
     drive.checkpoint(&label, &mut state)?;
     Ok(state)
 }

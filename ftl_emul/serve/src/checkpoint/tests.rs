@@ -106,7 +106,7 @@ proptest! {
         prop_assert!(matches!(origin, Origin::Rebuilt(0, _)));
         apply(&model, &namespaces, &before);
         if saved {
-            let state = model.with(|drive| take(drive, &namespaces, None, false)).unwrap().unwrap();
+            let state = model.with(|drive| take(drive, &namespaces, None, false, buffer(folder.path()))).unwrap().unwrap();
             write(folder.path(), &state).unwrap();
         }
         apply(&model, &namespaces, &after);
@@ -124,7 +124,7 @@ fn checkpoint_is_trusted_only_after_a_clean_stop() {
     }
     let (model, _, namespaces) = loaded(folder.path(), "page");
     apply(&model, &namespaces, &[(0, true, 3, 5)]);
-    let state = model.with(|drive| take(drive, &namespaces, None, true)).unwrap().unwrap();
+    let state = model.with(|drive| take(drive, &namespaces, None, true, buffer(folder.path()))).unwrap().unwrap();
     write(folder.path(), &state).unwrap();
     assert_eq!(loaded(folder.path(), "page").1, Origin::Exact);
     mark_serving(folder.path()).unwrap();
@@ -133,6 +133,16 @@ fn checkpoint_is_trusted_only_after_a_clean_stop() {
     apply(&model, &namespaces, &[(1, true, 0, 2)]);
     assert_eq!(loaded(folder.path(), "page").1, Origin::Corrected(2));
 }
+
+#[test]
+fn memory_of_a_checkpoint_is_as_large_as_the_last_one() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(buffer(folder.path()).capacity(), 0);
+    write(folder.path(), &[1; 5000]).unwrap();
+    let again = buffer(folder.path());
+    assert!(again.is_empty() && again.capacity() >= 5000);
+}
+
 #[test]
 fn checkpoint_of_another_mapping_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
@@ -141,7 +151,7 @@ fn checkpoint_of_another_mapping_is_ignored() {
     }
     let (model, _, namespaces) = loaded(folder.path(), "bast");
     apply(&model, &namespaces, &[(0, true, 3, 5)]);
-    let state = model.with(|drive| take(drive, &namespaces, None, true)).unwrap().unwrap();
+    let state = model.with(|drive| take(drive, &namespaces, None, true, buffer(folder.path()))).unwrap().unwrap();
     write(folder.path(), &state).unwrap();
     assert_eq!(loaded(folder.path(), "bast").1, Origin::Exact);
     assert!(matches!(loaded(folder.path(), "fast").1, Origin::Rebuilt(5, _)));

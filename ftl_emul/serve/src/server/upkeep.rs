@@ -80,8 +80,10 @@ impl Server {
     pub fn checkpoint(&self, clean: bool) -> Result<(), ServeError> {
         let _one_at_a_time = lock(&self.upkeep.checkpoint);
         let preconditioned = self.preconditioned();
-        let state =
-            self.model.with(|drive| checkpoint::take(drive, &self.namespaces(), preconditioned.as_ref(), clean))??;
+        let buffer = checkpoint::buffer(&self.folder);
+        let state = self
+            .model
+            .with(|drive| checkpoint::take(drive, &self.namespaces(), preconditioned.as_ref(), clean, buffer))??;
         checkpoint::write(&self.folder, &state)
     }
 
