@@ -23,7 +23,7 @@ from slo_ctl.host.block_device import device_behind
 from slo_ctl.host.nvme.drive import drive_of, nsid_of
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model.host import DeviceNumber, DiskLatency
-from slo_ctl.model.sample import DeviceWaf, StreamWindow
+from slo_ctl.model.sample import DeviceWaf, VmSample
 from slo_ctl.model.slo import Slo
 from slo_ctl.observe.block import BlockDevice, StreamsByDevice
 
@@ -79,7 +79,7 @@ class ManagedBlock:
         return self._device.number if self._device is not None else None
 
     @property
-    def windows(self) -> dict[str, StreamWindow]:
+    def windows(self) -> dict[str, VmSample]:
         """Status window of each VM."""
         return self._device.windows if self._device is not None else {}
 
@@ -215,7 +215,7 @@ class ManagedBlock:
         for vm in slos:
             key = vm, self.name
             wants_more, guessed = pool.wants_more(vm)
-            window = windows.get(vm) or StreamWindow(vm, 0.0)
+            window = windows.get(vm) or VmSample(vm, 0.0)
             drive_iops = pool.iops_of(vm) if pool.uses_several(vm) else None
             views[vm] = Delivered(
                 window,
@@ -288,7 +288,7 @@ class Pool:
         self.capacity = MeasuredCapacity()
         self.slos: dict[str, Slo] = {}
         """SLOs of its VMs, as of the last status."""
-        self._windows: dict[str, StreamWindow] = {}
+        self._windows: dict[str, VmSample] = {}
         self._active_on: dict[str, list[ManagedBlock]] = {}
         """Devices with I/O of each VM in the status window."""
 

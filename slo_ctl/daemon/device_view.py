@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from slo_ctl.base.errors import ObserveGone
 from slo_ctl.base.numbers import sum_known
 from slo_ctl.decide.verdict import Delivered
-from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.sample import VmSample
 from slo_ctl.model.status import DeviceStatus
 
 log = logging.getLogger("slo_ctl.daemon")
@@ -68,7 +68,7 @@ class DeviceView(DeviceStatus):
         return DeviceStatus(**values)
 
 
-def total_iops(windows: Iterable[StreamWindow]) -> float | None:
+def total_iops(windows: Iterable[VmSample]) -> float | None:
     """IOPS of all streams of a device; None if all are unknown."""
     return sum_known(window.iops for window in windows)
 

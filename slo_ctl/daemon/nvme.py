@@ -33,13 +33,10 @@ from slo_ctl.model.sample import (
     DeviceWaf,
     FlashTiming,
     MediaCounters,
-    StreamWindow,
     TimingModel,
     VmSample,
     WafSource,
-    waf_of,
 )
-from slo_ctl.model.slo import Slo
 from slo_ctl.observe.block import SlidingWindow
 
 log = logging.getLogger("slo_ctl.daemon")
@@ -388,27 +385,18 @@ class DriveOpsControl:
         self._decision = replace(self._decision, moves=())
         return requests
 
-    def with_ops(self, nsid: int, window: StreamWindow) -> StreamWindow:
+    def with_ops(self, nsid: int, window: VmSample) -> VmSample:
         """The window of the only VM on a namespace, with the drive's counters of that namespace."""
         first, last = self._window.first, self._window.last
         before = first.namespace(nsid) if first is not None else None
         totals = last.namespace(nsid) if last is not None else None
         if last is None or totals is None:
             return window
-        increase = _increase(before, totals)
-        victim_pages = increase.victims * last.pages_per_block
-        return window._replace(
-            totals=window.totals._replace(
-                host_page_writes=totals.host_page_writes, gc_page_writes=totals.gc_page_writes
-            ),
-            host_page_writes=increase.host_page_writes,
-            gc_page_writes=increase.gc_page_writes,
-            u=increase.victim_valid_pages / victim_pages if victim_pages else None,
-            waf=waf_of(increase.host_page_writes, increase.gc_page_writes),
-            size_bytes=totals.logical_blocks * last.block_bytes,
-            ops_blocks=totals.ops_blocks,
-            ops_bytes=totals.ops_blocks * last.block_bytes,
+        counted = window.totals._replace(
+            host_page_writes=totals.host_page_writes, gc_page_writes=totals.gc_page_writes
         )
+        sample = _with_flash(window._replace(totals=counted), before or totals, totals, last)
+        return sample._replace(size_bytes=totals.logical_blocks * last.block_bytes)
 
 
 def _are_comparable(earlier: DriveOps, later: DriveOps) -> bool:
@@ -425,38 +413,27 @@ def _are_comparable(earlier: DriveOps, later: DriveOps) -> bool:
     )
 
 
-def _increase(earlier: NamespaceOps | None, later: NamespaceOps) -> NamespaceOps:
-    """The increase of the counters, with the blocks of the later reading."""
-    before = earlier or later
-    return replace(
-        later,
-        host_page_writes=later.host_page_writes - before.host_page_writes,
-        gc_page_writes=later.gc_page_writes - before.gc_page_writes,
-        victims=later.victims - before.victims,
-        victim_valid_pages=later.victim_valid_pages - before.victim_valid_pages,
+def _with_flash(sample: VmSample, earlier: NamespaceOps, later: NamespaceOps, drive: DriveOps) -> VmSample:
+    """The sample with the increase of the counters of flash, and the blocks of the later reading."""
+    return sample._replace(
+        host_page_writes=later.host_page_writes - earlier.host_page_writes,
+        gc_page_writes=later.gc_page_writes - earlier.gc_page_writes,
+        victim_pages=(later.victims - earlier.victims) * drive.pages_per_block,
+        victim_valid_pages=later.victim_valid_pages - earlier.victim_valid_pages,
+        logical_blocks=later.logical_blocks,
+        ops_blocks=later.ops_blocks,
+        min_ops_blocks=later.min_ops_blocks,
+        block_bytes=drive.block_bytes,
     )
 
 
 def _sample(earlier: DriveOps, later: DriveOps, keys: Mapping[int, str]) -> DeviceSample:
     vms = []
     for ns in later.namespaces:
-        increase = _increase(earlier.namespace(ns.nsid), ns)
-        vms.append(
-            VmSample(
-                vm=keys[ns.nsid],
-                slo=Slo(),
-                active=increase.host_page_writes > 0,
-                window_s=later.at_s - earlier.at_s,
-                requests=increase.host_page_writes,
-                host_page_writes=increase.host_page_writes,
-                gc_page_writes=increase.gc_page_writes,
-                victim_pages=increase.victims * later.pages_per_block,
-                victim_valid_pages=increase.victim_valid_pages,
-                logical_blocks=ns.logical_blocks,
-                ops_blocks=ns.ops_blocks,
-                min_ops_blocks=ns.min_ops_blocks,
-            )
-        )
+        sample = VmSample(keys[ns.nsid], later.at_s - earlier.at_s)
+        sample = _with_flash(sample, earlier.namespace(ns.nsid) or ns, ns, later)
+        # The drive counts pages only.
+        vms.append(sample._replace(requests=sample.host_page_writes, active=sample.host_page_writes > 0))
     # With timing model `none` policies use only the size of a block.
     timing = FlashTiming(later.pages_per_block, 0.0, 0.0, 0.0, 0.0, model=TimingModel.NONE)
     return DeviceSample(timing=timing, vms=tuple(vms), spare_blocks=later.spare_blocks)

@@ -39,7 +39,7 @@ from slo_ctl.drives.places import RunPlaces
 from slo_ctl.drives.record import DeviceRecord, SsdRecord
 from slo_ctl.model.decision import Decision
 from slo_ctl.model.host import Stream, Tenant
-from slo_ctl.model.sample import DeviceSample, DeviceWaf, ShareBy, StreamWindow, TimingModel
+from slo_ctl.model.sample import DeviceSample, DeviceWaf, ShareBy, TimingModel, VmSample
 from slo_ctl.model.setting import Knob, Lever, Setting
 from slo_ctl.model.status import MoveStatus
 from slo_ctl.observe.block import merge_windows
@@ -146,7 +146,7 @@ class EmulatedDevice:
         return f"emulated SSD, {isolation} OPS"
 
     @property
-    def windows(self) -> dict[str, StreamWindow]:
+    def windows(self) -> dict[str, VmSample]:
         return self._served.windows
 
     @property
@@ -160,7 +160,7 @@ class EmulatedDevice:
         With exact proportions, requests that a limit throttles count as well.
         """
         window = self.windows.get(key)
-        if window is None:
+        if window is None or not window.requests or not self.timed:
             return False
         if policy_entry(self.policy).exact:
             return window.backlog_share >= BUSY_FROM
@@ -423,14 +423,14 @@ class EmulatedDevice:
 
     def _waf(self) -> DeviceWaf | None:
         """WAF of all streams together in the status window."""
-        known = [window for window in self.windows.values() if window.host_page_writes is not None]
-        if not known or not isinstance(self.record, SsdRecord):
+        if not self.windows or not isinstance(self.record, SsdRecord):
             return None
+        windows = self.windows.values()
         return ftl_waf(
-            sum(window.host_page_writes or 0 for window in known),
-            sum(window.gc_page_writes or 0 for window in known),
+            sum(window.host_page_writes for window in windows),
+            sum(window.gc_page_writes for window in windows),
             self.record.drive.page_bytes,
-            max(window.window_s for window in known),
+            max(window.window_s for window in windows),
         )
 
     def _delivered(
@@ -438,7 +438,7 @@ class EmulatedDevice:
         occupants: list[Occupant],
         shares: Mapping[str, float],
         entitled_iops: Mapping[str, float],
-        share_of: Callable[[StreamWindow], float | None],
+        share_of: Callable[[VmSample], float | None],
         weights: Set[float],
     ) -> Delivered:
         """Work delivered to the VM of `occupants`.
@@ -449,7 +449,7 @@ class EmulatedDevice:
         keys = [occupant.key for occupant in occupants]
         timed, entitled = self.timed, [key for key in keys if key in shares]
         windows = [self.windows[key] for key in keys if key in self.windows]
-        window = merge_windows(windows) if windows else StreamWindow(occupants[0].vm, 0.0)
+        window = merge_windows(windows) if windows else VmSample(occupants[0].vm, 0.0)
         wants_more = timed and any(self.wants_more(key) for key in keys)
         remarks = [self.decision.remarks[key] for key in keys if key in self.decision.remarks]
         lacking = [without_lever(self.policy, occupant.slo) for occupant in occupants if timed]
@@ -459,7 +459,7 @@ class EmulatedDevice:
             asked=bool(window.iops) or wants_more,
             disks=tuple(occupant.disk for occupant in occupants if occupant.disk),
             wants_more=wants_more,
-            busy=timed and bool(windows) and window.backlog_share >= BUSY_FROM,
+            busy=timed and any(each.requests and each.backlog_share >= BUSY_FROM for each in windows),
             share=share_of(window),
             unit=self.share_by if timed else "IOPS",
             target_share=sum(shares[key] for key in entitled) if entitled else None,
@@ -469,7 +469,7 @@ class EmulatedDevice:
             settling=self._activity.recent_change(self._now_s),
         )
 
-    def _share_of_total(self) -> Callable[[StreamWindow], float | None]:
+    def _share_of_total(self) -> Callable[[VmSample], float | None]:
         """A function that returns the share of a window in the work of all VMs, or in their IOPS."""
         amount = sum(window.amount(self.share_by) for window in self.windows.values())
         if self.timed and amount:

@@ -16,7 +16,7 @@ from slo_ctl.daemon.slos import EpochSlos
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm
 from slo_ctl.model.host import DeviceNumber, Vm, VmState
-from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.sample import VmSample
 from slo_ctl.model.setting import FTL_LEVERS, Knob, Lever, Outcome, OutcomeState
 from slo_ctl.model.slo import ResolvedSlo, Slo, SloGroup
 from slo_ctl.model.status import DEGRADED, GroupStatus, HostStatus, Verdict, VmStatus
@@ -165,7 +165,7 @@ def _row(parts: _RowParts) -> VmStatus:
         p99_read_us=window.p99_read_us,
         p99_write_us=window.p99_write_us,
         throttle_wait_us=window.throttle_wait_us,
-        ops_blocks=window.ops_blocks,
+        ops_blocks=window.ops_blocks if window.block_bytes else None,
         ops_bytes=window.ops_bytes,
         ops_share=window.ops_share,
         u=window.u,
@@ -196,7 +196,7 @@ def _group(
     member_rows = [row for row in rows if row.vm in members and row.device]
     parts = [device.vms[vm] for device in devices for vm in vms if vm in device.vms]
     bounds = Slo(**group.fields)
-    window = StreamWindow(
+    window = VmSample(
         *(group.name, 0.0),
         iops=sum_known(row.iops for row in member_rows),
         bandwidth_bytes_s=sum_known(row.bandwidth_bytes_s for row in member_rows),

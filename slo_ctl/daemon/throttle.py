@@ -16,7 +16,7 @@ from slo_ctl.decide.limit_control import limits_text
 from slo_ctl.decide.protection import Contender, Protection, split_limit, step
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model.host import DeviceNumber
-from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.sample import VmSample
 from slo_ctl.model.slo import Slo
 from slo_ctl.observe.block import BlockDevice, StreamsByDevice, merge_windows
 
@@ -82,7 +82,7 @@ class Throttler:
         self.granted_iops: Mapping[tuple[str, DeviceNumber], float] = {}
         """Rate that a limit really allows, by VM and device, if it differs from the limit."""
         self._devices: dict[DeviceNumber, BlockDevice] = {}
-        self._windows: dict[str, StreamWindow] = {}
+        self._windows: dict[str, VmSample] = {}
         self._demand = BlockDemand(WINDOW_S)
         self._clock = clock
         self._decided_at_s = clock()
@@ -169,7 +169,7 @@ class Throttler:
         self._parts = {vm: self._split(vm, limit) for vm, limit in self._protection.limits.items()}
 
     def _contender(
-        self, vm: str, slo: Slo, window: StreamWindow, p99_us: float | None, *, limitable: bool, busy: bool
+        self, vm: str, slo: Slo, window: VmSample, p99_us: float | None, *, limitable: bool, busy: bool
     ) -> Contender:
         demand = self._demand.wants_more(vm)
         wants_more = bool(window.iops) and (busy if demand is None else demand)
@@ -227,9 +227,9 @@ def _effect_steps(window_s: float, epoch_s: float) -> int:
     return max(1, math.ceil(window_s / epoch_s)) if epoch_s > 0.0 else 1
 
 
-def merge_by_vm(devices: Iterable[Mapping[str, StreamWindow]]) -> dict[str, StreamWindow]:
+def merge_by_vm(devices: Iterable[Mapping[str, VmSample]]) -> dict[str, VmSample]:
     """Windows of each VM on several devices as one; `devices` have the windows by VM."""
-    by_vm: dict[str, list[StreamWindow]] = defaultdict(list)
+    by_vm: dict[str, list[VmSample]] = defaultdict(list)
     for windows in devices:
         for vm, window in windows.items():
             by_vm[vm].append(window)

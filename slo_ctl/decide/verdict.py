@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import and_list
-from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.sample import VmSample
 from slo_ctl.model.setting import Outcome
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import Verdict
@@ -28,13 +28,13 @@ _CLEARLY_ABOVE, _INEXACT_IOPS = 1.5, 20.0
 inexact."""
 _LATE_READING = 1.25
 """QEMU's counters are read up to a second earlier than the kernel's, at both ends of the window."""
-_NOTHING = StreamWindow("", 0.0)
+_NOTHING = VmSample("", 0.0)
 
 
 class Delivered(NamedTuple):
     """What one VM got from one device, and what its verdict depends on besides its SLO."""
 
-    window: StreamWindow = _NOTHING
+    window: VmSample = _NOTHING
     """Sum of the VM's streams on the device; empty without measurements."""
     asked: bool = False
     """Whether the VM had any requests."""

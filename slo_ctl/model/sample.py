@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from slo_ctl.base.numbers import max_known
 from slo_ctl.model.host import IoCounters
 from slo_ctl.model.slo import Slo
 
@@ -78,49 +79,71 @@ def waf_of(host_page_writes: int, gc_page_writes: int) -> float | None:
     return (host_page_writes + gc_page_writes) / host_page_writes if host_page_writes else None
 
 
+_NOT_COUNTED = IoCounters()
+_NO_SLO = Slo()
+_US_PER_S = 1e6
+
+
 class VmSample(NamedTuple):
-    """Activity of one VM on one device during one window."""
+    """Activity of one VM on one device in one window: a control interval, or the window of the status.
+
+    None: unknown.
+    """
 
     vm: str
-    slo: Slo
-    """Set by `DeviceSample.with_slos`, because observers do not know SLOs."""
-    active: bool
-    """Whether the VM had requests in the window."""
+    """Name of the VM, or key of its stream on an emulated device."""
     window_s: float
-    """Length of the window in virtual or real time; 0 in count-only mode."""
-    requests: int
-    """Requests of every kind completed in the window."""
-    host_page_writes: int
-    gc_page_writes: int
+    """Length of the window: 0 before the second reading, and in count-only mode. Modelled time on an emulated
+    SSD with latency, else real time."""
+    totals: IoCounters = _NOT_COUNTED
+    """Counters at the end of the window."""
+    iops: float | None = None
+    """Completed requests per second."""
+    bandwidth_bytes_s: float | None = None
+    """Sum of reads and writes."""
+    guest_iops: float | None = None
+    """Requests of the guest as QEMU counts and limits them: before the kernel splits large ones, and without
+    those of backing files and block jobs."""
+    p99_read_us: float | None = None
+    p99_write_us: float | None = None
+    p99_window_s: float = 0.0
+    """Window of the percentiles, if longer than this window."""
+    slo: Slo = _NO_SLO
+    """Set by `DeviceSample.with_slos`, because observers do not know SLOs."""
+    active: bool = False
+    """Whether the VM had requests in the window."""
+    requests: int = 0
+    """Requests of every kind completed in the window, on an emulated device."""
+    host_page_reads: int = 0
+    host_page_writes: int = 0
+    gc_page_writes: int = 0
     """Pages, of any owner, that GC copied for this VM's writes."""
-    victim_pages: int
+    victim_pages: int = 0
     """Pages of victim blocks that were collected for this VM's writes."""
-    victim_valid_pages: int
+    victim_valid_pages: int = 0
     """Valid pages among `victim_pages`."""
-    logical_blocks: int
+    size_bytes: int | None = None
+    logical_blocks: int = 0
     """Blocks of the VM's logical size, rounded up."""
-    ops_blocks: int
-    """Blocks that the VM owns beyond `logical_blocks`."""
-    min_ops_blocks: int
+    ops_blocks: int = 0
+    """Blocks that the VM owns beyond `logical_blocks`, without those that GC keeps free."""
+    min_ops_blocks: int = 0
     """Minimum of OPS blocks with which GC always makes progress."""
+    block_bytes: int = 0
+    """Size of a block; 0: the device has no OPS, or it is not known."""
     limit_iops: float | None = None
     """Rate limit in force on the device; None: none."""
     scheduler_weight: float = 1.0
-    host_page_reads: int = 0
     outstanding: float | None = None
-    """Mean number of requests in the device, without throttled ones; None: not measured."""
-    backlog_share: float = 1.0
-    """Share of the window with a request in the device or throttled; below 1 the VM is partly idle."""
+    """Mean number of requests in the device, without throttled ones."""
     throttled: float | None = None
-    """Mean number of requests throttled by a rate limit; None: not measured."""
+    """Mean number of requests throttled by a rate limit."""
     device_s: float = 0.0
     """Die and channel time of this VM's requests, including GC."""
     queued_share: float = 1.0
     """Share of the window with a request waiting in the device's queue."""
-    p99_us: float | None = None
-    """99th percentile of latency, the larger of reads and writes; None: not measured."""
-    p99_window_s: float = 0.0
-    """Window of `p99_us`, if longer than this window."""
+    backlog_share: float = 1.0
+    """Share of the window with a request in the device or throttled; below 1 the VM is partly idle."""
 
     @property
     def pages(self) -> int:
@@ -132,9 +155,16 @@ class VmSample(NamedTuple):
         return share_by.amount(self.pages, self.requests, self.device_s)
 
     @property
-    def iops(self) -> float:
-        """Completed requests per second; 0 when the window has no length."""
-        return self.requests / self.window_s if self.window_s > 0 else 0.0
+    def p99_us(self) -> float | None:
+        """The worse one of reads and writes."""
+        return max_known((self.p99_read_us, self.p99_write_us))
+
+    @property
+    def throttle_wait_us(self) -> float | None:
+        """Mean time that a request was throttled by a limit."""
+        if self.throttled is None or not self.requests:
+            return None
+        return self.throttled * self.window_s * _US_PER_S / self.requests
 
     @property
     def u(self) -> float | None:
@@ -145,6 +175,15 @@ class VmSample(NamedTuple):
     def waf(self) -> float | None:
         """Write amplification; None without host writes."""
         return waf_of(self.host_page_writes, self.gc_page_writes)
+
+    @property
+    def ops_bytes(self) -> int | None:
+        return self.ops_blocks * self.block_bytes if self.block_bytes else None
+
+    @property
+    def ops_share(self) -> float | None:
+        """OPS / logical size."""
+        return self.ops_bytes / self.size_bytes if self.ops_bytes is not None and self.size_bytes else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,62 +207,6 @@ class DeviceSample:
     def total_ops_blocks(self) -> int:
         """OPS of all VMs and spare blocks."""
         return self.spare_blocks + sum(v.ops_blocks for v in self.vms)
-
-
-_NOT_COUNTED = IoCounters()
-
-
-class StreamWindow(NamedTuple):
-    """Activity of one VM on one device in the status window. None: unknown."""
-
-    vm: str
-    """Key of the stream, as in `VmSample.vm`."""
-    window_s: float
-    """Length of the window: shorter at first, 0 before the second reading. Modelled time on an emulated SSD
-    with latency, else real time."""
-    totals: IoCounters = _NOT_COUNTED
-    iops: float | None = None
-    bandwidth_bytes_s: float | None = None
-    """Sum of reads and writes."""
-    guest_iops: float | None = None
-    """Requests of the guest as QEMU counts and limits them: before the kernel splits large ones, and without
-    those of backing files and block jobs."""
-    p99_read_us: float | None = None
-    p99_write_us: float | None = None
-    throttle_wait_us: float | None = None
-    """Mean time that a request was throttled by a limit."""
-    host_page_writes: int | None = None
-    gc_page_writes: int | None = None
-    u: float | None = None
-    waf: float | None = None
-    size_bytes: int | None = None
-    ops_blocks: int | None = None
-    """OPS without the blocks that GC keeps free."""
-    ops_bytes: int | None = None
-    requests: int = 0
-    pages: int = 0
-    """Host pages read and written."""
-    device_s: float = 0.0
-    """Die and channel time of its requests."""
-    queued_share: float = 1.0
-    """Share of the window with a request waiting in the device's queue."""
-    backlog_share: float = 1.0
-    """Share of the window with a request outstanding."""
-
-    def amount(self, share_by: ShareBy) -> float:
-        """Work delivered to the VM, in the unit of shares."""
-        return share_by.amount(self.pages, self.requests, self.device_s)
-
-    @property
-    def p99_us(self) -> float | None:
-        """The worse one of reads and writes."""
-        known = (p99 for p99 in (self.p99_read_us, self.p99_write_us) if p99 is not None)
-        return max(known, default=None)
-
-    @property
-    def ops_share(self) -> float | None:
-        """OPS / logical size."""
-        return self.ops_bytes / self.size_bytes if self.ops_bytes is not None and self.size_bytes else None
 
 
 # The WAF of a whole drive.

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from slo_ctl.base.numbers import max_known, sum_known, weighted_mean
+from slo_ctl.base.numbers import max_known, sum_known
 from slo_ctl.model.host import DeviceNumber, DiskLatency, IoCounters, LatencyCounts, Stream
-from slo_ctl.model.sample import StreamWindow, waf_of
+from slo_ctl.model.sample import VmSample
 
 Reading = TypeVar("Reading")
 
@@ -142,7 +142,7 @@ class LatencyWindow:
             self._base = reading
         self._readings.add(now_s, reading)
 
-    def add_to(self, window: StreamWindow) -> StreamWindow:
+    def add_to(self, window: VmSample) -> VmSample:
         """The window with latencies, and with IOPS from their counts if the kernel counts no requests."""
         first, last, base = self._readings.first, self._readings.last, self._base
         if first is None or last is None or base is None:
@@ -183,7 +183,7 @@ class BlockDevice:
     ) -> None:
         """`number`: the device in the statistics of cgroups, which is the whole disk."""
         self.number = number
-        self.windows: dict[str, StreamWindow] = {}
+        self.windows: dict[str, VmSample] = {}
         """Windows as of the last `update`, by VM."""
         self._window_s = window_s
         self._clock = clock
@@ -197,7 +197,7 @@ class BlockDevice:
 
     def update(
         self, streams: Iterable[Stream], latencies: Mapping[str, Sequence[DiskLatency]] = _NO_LATENCIES
-    ) -> dict[str, StreamWindow]:
+    ) -> dict[str, VmSample]:
         """Add the counters of a scan, and return `windows`.
 
         `latencies`: of the disks that each VM has on this device. The window of a VM starts anew if its
@@ -210,13 +210,11 @@ class BlockDevice:
                 counters_of.setdefault(stream.vm, {})[stream.cgroup] = stream.counters or _NO_COUNTERS
         self._readings = {vm: self._with_reading(vm, now_s, counters) for vm, counters in counters_of.items()}
         last = self.windows
-        self.windows = {
-            vm: _stream_window(vm, readings, last.get(vm)) for vm, readings in self._readings.items()
-        }
+        self.windows = {vm: _vm_sample(vm, readings, last.get(vm)) for vm, readings in self._readings.items()}
         self._latencies = {vm: self._latencies.get(vm) or LatencyWindow(self._window_s) for vm in latencies}
         for vm, disks in latencies.items():
             self._latencies[vm].add(now_s, disks)
-            window = self.windows.get(vm) or StreamWindow(vm, 0.0)
+            window = self.windows.get(vm) or VmSample(vm, 0.0)
             self.windows[vm] = self._latencies[vm].add_to(window)
         return self.windows
 
@@ -239,14 +237,12 @@ def _are_same(first: _GroupCounters, last: _GroupCounters) -> bool:
     return first is last or all(map(operator.is_, first.values(), last.values()))
 
 
-def _stream_window(
-    vm: str, readings: SlidingWindow[_GroupCounters], before: StreamWindow | None
-) -> StreamWindow:
+def _vm_sample(vm: str, readings: SlidingWindow[_GroupCounters], before: VmSample | None) -> VmSample:
     """The window of a VM; that of the epoch before if it is complete and without I/O in both."""
     first, last, length_s = readings.first or {}, readings.last or {}, readings.length_s
     totals = sum_counters(list(last.values()))
     if length_s <= 0:
-        return StreamWindow(vm, length_s, totals)
+        return VmSample(vm, length_s, totals)
     if _are_same(first, last):
         if (
             before is not None
@@ -257,7 +253,7 @@ def _stream_window(
             return before
         has_requests = totals.reads is not None or totals.writes is not None
         has_bytes = totals.read_bytes is not None or totals.written_bytes is not None
-        return StreamWindow(vm, length_s, totals, 0.0 if has_requests else None, 0.0 if has_bytes else None)
+        return VmSample(vm, length_s, totals, 0.0 if has_requests else None, 0.0 if has_bytes else None)
 
     def rate(*names: str) -> float | None:
         """Rate of the sum of these counters; None if the kernel has none of them."""
@@ -265,7 +261,7 @@ def _stream_window(
         known = [increase for increase in increases if increase is not None]
         return sum(known) / length_s if known else None
 
-    return StreamWindow(
+    return VmSample(
         *(vm, length_s, totals),
         iops=rate("reads", "writes"),
         bandwidth_bytes_s=rate("read_bytes", "written_bytes"),
@@ -291,13 +287,11 @@ def sum_counters(counters: Sequence[IoCounters]) -> IoCounters:
     )
 
 
-def merge_windows(windows: Sequence[StreamWindow]) -> StreamWindow:
+def merge_windows(windows: Sequence[VmSample]) -> VmSample:
     """Several streams of one VM as one, over the longest of their windows."""
     if len(windows) == 1:
         return windows[0]
-    host = sum_known(w.host_page_writes for w in windows)
-    gc = sum_known(w.gc_page_writes for w in windows)
-    return StreamWindow(
+    return VmSample(
         vm=windows[0].vm,
         window_s=max(w.window_s for w in windows),
         totals=sum_counters([w.totals for w in windows]),
@@ -306,16 +300,16 @@ def merge_windows(windows: Sequence[StreamWindow]) -> StreamWindow:
         guest_iops=sum_known(w.guest_iops for w in windows),
         p99_read_us=max_known(w.p99_read_us for w in windows),
         p99_write_us=max_known(w.p99_write_us for w in windows),
-        throttle_wait_us=weighted_mean((w.throttle_wait_us, w.iops or 0.0) for w in windows),
-        host_page_writes=host,
-        gc_page_writes=gc,
-        u=weighted_mean((w.u, w.gc_page_writes or 0.0) for w in windows),
-        waf=waf_of(host or 0, gc or 0),
-        size_bytes=sum_known(w.size_bytes for w in windows),
-        ops_blocks=sum_known(w.ops_blocks for w in windows),
-        ops_bytes=sum_known(w.ops_bytes for w in windows),
         requests=sum(w.requests for w in windows),
-        pages=sum(w.pages for w in windows),
+        host_page_reads=sum(w.host_page_reads for w in windows),
+        host_page_writes=sum(w.host_page_writes for w in windows),
+        gc_page_writes=sum(w.gc_page_writes for w in windows),
+        victim_pages=sum(w.victim_pages for w in windows),
+        victim_valid_pages=sum(w.victim_valid_pages for w in windows),
+        size_bytes=sum_known(w.size_bytes for w in windows),
+        ops_blocks=sum(w.ops_blocks for w in windows),
+        block_bytes=max(w.block_bytes for w in windows),
+        throttled=sum_known(w.throttled for w in windows),
         device_s=sum(w.device_s for w in windows),
         queued_share=max(w.queued_share for w in windows),
         backlog_share=max(w.backlog_share for w in windows),

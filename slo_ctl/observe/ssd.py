@@ -18,12 +18,9 @@ from slo_ctl.model.sample import (
     DeviceSample,
     FlashTiming,
     ShareBy,
-    StreamWindow,
     TimingModel,
     VmSample,
-    waf_of,
 )
-from slo_ctl.model.slo import Slo
 from slo_ctl.observe.block import SlidingWindow
 
 _NS_PER_S = 1e9
@@ -92,58 +89,30 @@ _COUNTERS = len(VmReading._fields) - 1
 """Number of fields before `moved_pages_of`."""
 
 
-class Blocks(NamedTuple):
-    """Blocks that a VM owns; OPS without the blocks that GC keeps free."""
+def sample_of(vm: VmSample, window: VmReading, pages_per_block: int, *, queued: bool = True) -> VmSample:
+    """`vm` with the counters of a window; active with requests in it.
 
-    logical: int
-    ops: int
-    min_ops: int
-
-
-def vm_sample(
-    vm: str,
-    window: VmReading,
-    blocks: Blocks,
-    pages_per_block: int,
-    *,
-    active: bool,
-    limit_iops: float | None,
-    scheduler_weight: float,
-    queued: bool = True,
-    p99_us: float | None = None,
-    p99_window_s: float = 0.0,
-    slo: Slo | None = None,
-) -> VmSample:
-    """The sample of a window.
-
-    `queued`: whether the device has a queue that is measured. `slo` None: `DeviceSample.with_slos` sets it.
+    `queued`: whether the device has a queue that is measured.
     """
     length_ns = window.now_ns
     on_device_ns = max(0, window.latency_ns - window.throttled_ns)
-    measured = bool(length_ns) and queued
-    return VmSample(
-        vm=vm,
-        slo=slo or Slo(),
-        active=active,
-        window_s=length_ns / _NS_PER_S,
+    length_s, measured = length_ns / _NS_PER_S, bool(length_ns) and queued
+    return vm._replace(
+        window_s=length_s,
+        iops=window.requests / length_s if length_ns else None,
+        bandwidth_bytes_s=(window.read_bytes + window.write_bytes) / length_s if length_ns else None,
+        active=vm.active or window.requests > 0,
         requests=window.requests,
+        host_page_reads=window.host_page_reads,
         host_page_writes=window.host_page_writes,
         gc_page_writes=window.gc_page_writes,
         victim_pages=window.victims * pages_per_block,
         victim_valid_pages=window.victim_valid_pages,
-        logical_blocks=blocks.logical,
-        ops_blocks=blocks.ops,
-        min_ops_blocks=blocks.min_ops,
-        limit_iops=limit_iops,
-        scheduler_weight=scheduler_weight,
-        host_page_reads=window.host_page_reads,
         outstanding=on_device_ns / length_ns if measured else None,
-        backlog_share=min(1.0, window.backlog_ns / length_ns) if measured else 1.0,
         throttled=window.throttled_ns / length_ns if measured else None,
-        p99_us=p99_us,
-        p99_window_s=p99_window_s,
         device_s=window.device_ns / _NS_PER_S,
         queued_share=min(1.0, window.queued_ns / length_ns) if measured else 1.0,
+        backlog_share=min(1.0, window.backlog_ns / length_ns) if measured else 1.0,
     )
 
 
@@ -189,7 +158,7 @@ class ServedDevice:
         All attributes are as of the last sample.
         """
         self.name = record.name
-        self.windows: dict[str, StreamWindow] = {}
+        self.windows: dict[str, VmSample] = {}
         """Status windows by the key of the stream; empty if the server did not answer."""
         self.totals: tuple[VmReading, ...] = ()
         """Counters of all namespaces since the device was served."""
@@ -255,32 +224,20 @@ class ServedDevice:
         self._bounds_s = tuple(bound / _US_PER_S for bound in statistics.get("latency_bounds_us", ()))
         self.totals = tuple(totals.values())
         self.windows = {}
-        vms = []
-        scale, pages_per_block = self.time_scale or 1.0, self._pages_per_block
+        vms, timing = [], self._timing()
+        pages_per_block = timing.pages_per_block
         for name, namespace in namespaces.items():
-            key = keys.get(name) or f"{self.name}/{name}"
-            reading, blocks = totals[name], self._blocks(namespace)
-            p99s_us = (_p99_us(namespace, "read", scale), _p99_us(namespace, "write", scale))
+            key, reading = keys.get(name) or f"{self.name}/{name}", totals[name]
+            vm, queued = self._vm(key, namespace, reading), "queue" in namespace
             status_window = reading.since(first.get(name, reading))
-            self.windows[key] = self._stream_window(key, namespace, reading, status_window, blocks, p99s_us)
-            window = reading.since(last.get(name, reading))
-            has_queue = "queue" in namespace
-            vms.append(
-                vm_sample(
-                    *(key, window, blocks, pages_per_block),
-                    active=window.requests > 0 or (has_queue and namespace["queue"]["outstanding"] > 0),
-                    limit_iops=namespace["limit_iops"],
-                    scheduler_weight=namespace["weight"],
-                    queued=has_queue,
-                    p99_us=max((p99 for p99 in p99s_us if p99 is not None), default=None),
-                    p99_window_s=_RECENT_S / scale,
-                )
-            )
+            self.windows[key] = sample_of(vm, status_window, pages_per_block, queued=queued)
+            interval = reading.since(last.get(name, reading))
+            vms.append(sample_of(vm, interval, pages_per_block, queued=queued))
         self.moves = statistics.get("moves")
         spare_blocks = 0
         if isinstance(self._record, SsdRecord):
             spare_blocks = max(0, statistics["spare_blocks"] - self._reserved_blocks(statistics))
-        return DeviceSample(timing=self._timing(), vms=tuple(vms), spare_blocks=spare_blocks)
+        return DeviceSample(timing=timing, vms=tuple(vms), spare_blocks=spare_blocks)
 
     def _reserved_blocks(self, statistics: dict[str, Any]) -> int:
         """Blocks for namespaces that may be added: the unallocated part of the capacity in all flash."""
@@ -289,10 +246,6 @@ class ServedDevice:
             return 0
         unallocated = capacity - sum(int(namespace["size_bytes"]) for namespace in statistics["namespaces"])
         return int(statistics["blocks"]) * max(0, unallocated) // capacity
-
-    @property
-    def _pages_per_block(self) -> int:
-        return self._record.drive.block_pages if isinstance(self._record, SsdRecord) else 1
 
     def _timing(self) -> FlashTiming:
         if not isinstance(self._record, SsdRecord):
@@ -317,67 +270,44 @@ class ServedDevice:
             copyback=False,
         )
 
-    def _blocks(self, namespace: dict[str, Any]) -> Blocks:
-        """Blocks of a namespace; those that its GC or merges keep free are not OPS, as in replay."""
+    def _vm(self, key: str, namespace: dict[str, Any], reading: VmReading) -> VmSample:
+        """The part of a sample that does not depend on its window."""
+        scale = self.time_scale or 1.0
+        vm = VmSample(
+            *(key, 0.0),
+            totals=self._counters(namespace, reading),
+            p99_read_us=_p99_us(namespace, "read", scale),
+            p99_write_us=_p99_us(namespace, "write", scale),
+            p99_window_s=_RECENT_S / scale,
+            active="queue" in namespace and namespace["queue"]["outstanding"] > 0,
+            size_bytes=namespace["size_bytes"],
+            limit_iops=namespace["limit_iops"],
+            scheduler_weight=namespace["weight"],
+        )
         if not isinstance(self._record, SsdRecord):
-            return Blocks(logical=0, ops=0, min_ops=0)
-        space = namespace["space"]
-        held = self._record.drive.held_blocks if space["isolated"] else 0
-        return Blocks(
-            logical=space["logical_blocks"],
-            ops=space["ops_blocks"] - held,
-            min_ops=space["min_ops_blocks"] - held,
+            return vm
+        drive, space = self._record.drive, namespace["space"]
+        # Blocks that its GC or merges keep free are not OPS, as in replay.
+        held = drive.held_blocks if space["isolated"] else 0
+        return vm._replace(
+            logical_blocks=space["logical_blocks"],
+            ops_blocks=space["ops_blocks"] - held,
+            min_ops_blocks=space["min_ops_blocks"] - held,
+            block_bytes=drive.block_pages * drive.page_bytes,
         )
 
-    def _stream_window(
-        self,
-        key: str,
-        namespace: dict[str, Any],
-        totals: VmReading,
-        window: VmReading,
-        blocks: Blocks,
-        p99s_us: tuple[float | None, float | None],
-    ) -> StreamWindow:
-        """The status window of a namespace. `window`: increase of `totals` in it. `p99s_us`: read, write."""
-        length_s = window.now_ns / _NS_PER_S
-        ssd = self._record if isinstance(self._record, SsdRecord) else None
-        victim_pages = window.victims * self._pages_per_block
-        ops_blocks = blocks.ops if ssd else None
-        throttled = window.requests > 0 and "queue" in namespace
-
-        def rate(amount: int) -> float | None:
-            return amount / length_s if length_s > 0 else None
-
-        return StreamWindow(
-            vm=key,
-            window_s=length_s,
-            totals=IoCounters(
-                reads=totals.reads,
-                writes=totals.writes,
-                read_bytes=totals.read_bytes,
-                written_bytes=totals.write_bytes,
-                host_page_writes=totals.host_page_writes if ssd else None,
-                gc_page_writes=totals.gc_page_writes if ssd else None,
-                read_latency=self._latency(namespace, "read"),
-                write_latency=self._latency(namespace, "write"),
-            ),
-            iops=rate(window.requests),
-            bandwidth_bytes_s=rate(window.read_bytes + window.write_bytes),
-            p99_read_us=p99s_us[0],
-            p99_write_us=p99s_us[1],
-            throttle_wait_us=window.throttled_ns * _US_PER_NS / window.requests if throttled else None,
-            host_page_writes=window.host_page_writes,
-            gc_page_writes=window.gc_page_writes,
-            u=window.victim_valid_pages / victim_pages if victim_pages else None,
-            waf=waf_of(window.host_page_writes, window.gc_page_writes),
-            size_bytes=namespace["size_bytes"],
-            ops_blocks=ops_blocks,
-            requests=window.requests,
-            pages=window.pages,
-            device_s=window.device_ns / _NS_PER_S,
-            queued_share=min(1.0, window.queued_ns / window.now_ns) if throttled and window.now_ns else 0.0,
-            backlog_share=min(1.0, window.backlog_ns / window.now_ns) if throttled and window.now_ns else 0.0,
-            ops_bytes=(ops_blocks or 0) * ssd.drive.block_pages * ssd.drive.page_bytes if ssd else None,
+    def _counters(self, namespace: dict[str, Any], totals: VmReading) -> IoCounters:
+        """Counters since the device was served, for metrics."""
+        has_flash = isinstance(self._record, SsdRecord)
+        return IoCounters(
+            reads=totals.reads,
+            writes=totals.writes,
+            read_bytes=totals.read_bytes,
+            written_bytes=totals.write_bytes,
+            host_page_writes=totals.host_page_writes if has_flash else None,
+            gc_page_writes=totals.gc_page_writes if has_flash else None,
+            read_latency=self._latency(namespace, "read"),
+            write_latency=self._latency(namespace, "write"),
         )
 
     def _latency(self, namespace: dict[str, Any], kind: str) -> LatencyCounts | None:

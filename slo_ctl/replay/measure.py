@@ -241,7 +241,7 @@ class SeriesRecorder:
             vms.append(
                 VmSeries(
                     name=name,
-                    iops=[v.iops for v in own] if clocked else [],
+                    iops=[v.iops or 0.0 for v in own] if clocked else [],
                     u=[v.u for v in own],
                     waf=[v.waf for v in own],
                     ops_blocks=[v.ops_blocks for v in own] if self.isolated else [],

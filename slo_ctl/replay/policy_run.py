@@ -16,7 +16,7 @@ from slo_ctl.drives.build import DrivePlan
 from slo_ctl.model.decision import Decision, OpsMove
 from slo_ctl.model.sample import DeviceSample, FlashTiming, Placement, TimingModel, VmSample
 from slo_ctl.model.slo import Slo
-from slo_ctl.observe.ssd import Blocks, VmReading, vm_sample
+from slo_ctl.observe.ssd import VmReading, sample_of
 from slo_ctl.replay.measure import (
     DEMAND_MET_TO,
     Edge,
@@ -81,23 +81,22 @@ class PlayedDrive:
 
     def _vm(self, vm: str, window: VmReading, slo: Slo, *, running: bool, with_p99: bool) -> VmSample:
         space = self._device.space(self._tenants[vm])
-        blocks = Blocks(
-            logical=space.logical_blocks,
-            ops=space.ops_blocks - self._held_blocks,
-            min_ops=space.min_ops_blocks - self._held_blocks,
-        )
-        return vm_sample(
-            *(vm, window, blocks, self._timing.pages_per_block),
-            active=running or window.requests > 0,
+        sample = VmSample(
+            *(vm, 0.0),
+            slo=slo,
+            active=running,
+            logical_blocks=space.logical_blocks,
+            ops_blocks=space.ops_blocks - self._held_blocks,
+            min_ops_blocks=space.min_ops_blocks - self._held_blocks,
             limit_iops=self.limits_iops[vm],
             scheduler_weight=self._scheduler_weights[vm],
-            p99_us=self._p99_us(vm) if with_p99 else None,
-            slo=slo,
         )
-
-    def _p99_us(self, vm: str) -> float | None:
-        recent = self._device.take_recent_latency_us(self._tenants[vm], [99.0])
-        return max([*recent.read, *recent.write], default=None)
+        if with_p99:
+            recent = self._device.take_recent_latency_us(self._tenants[vm], [99.0])
+            sample = sample._replace(
+                p99_read_us=max(recent.read, default=None), p99_write_us=max(recent.write, default=None)
+            )
+        return sample_of(sample, window, self._timing.pages_per_block)
 
     def apply(self, decision: Decision) -> list[str]:
         """Apply a decision; returns a sentence for each part that the device refused."""

@@ -17,7 +17,7 @@ from slo_ctl import tool_version
 from slo_ctl.base.json_store import StrictModel
 from slo_ctl.decide.limit_control import at_limit
 from slo_ctl.decide.verdict import Delivered, Judgement, judge
-from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.sample import VmSample
 from slo_ctl.model.slo import Slo
 
 FORMAT_VERSION: Literal[1] = 1
@@ -141,7 +141,7 @@ class VmResult(StrictModel):
             max_iops=self.max_iops,
             p99_latency_us=self.p99_target_us,
         )
-        window = StreamWindow(
+        window = VmSample(
             *(self.name, 0.0),
             iops=self.iops,
             p99_read_us=self.latency_us.read.p99,

@@ -13,7 +13,7 @@ from slo_ctl.daemon.status import StatusRows, status_of
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.decide.verdict import Delivered
 from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, Vm, VmState
-from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.sample import VmSample
 from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import ResolvedSlo, Slo, SloGroup
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus
@@ -22,19 +22,19 @@ from slo_ctl.observe.block import merge_windows
 
 HOST = HostStatus(1e9, 10.0, 1.0, 42, 9e8, "", notes=("x", "x"))
 WEB = Vm("web", FoundBy.LIBVIRT, VmState.RUNNING, disks=(Disk("vda", "network"),))
-WINDOW = StreamWindow(
+WINDOW = VmSample(
     "web",
     10.0,
     iops=100.0,
     bandwidth_bytes_s=4e5,
     p99_write_us=9.0,
-    u=0.5,
-    waf=2.0,
     host_page_writes=10,
     gc_page_writes=10,
+    victim_pages=20,
+    victim_valid_pages=10,
     size_bytes=1000,
     ops_blocks=5,
-    ops_bytes=200,
+    block_bytes=40,
 )
 GOT = Delivered(WINDOW, asked=True, disks=("vda",), share=0.5, target_share=0.5, target_iops=100.0)
 NUMBERS = {"sda": DeviceNumber(8, 0), "sdb": DeviceNumber(8, 16)}
@@ -75,11 +75,11 @@ def test_vm_is_assembled_with_its_device() -> None:
 
 
 def test_streams_of_one_vm_are_one_row() -> None:
-    other = WINDOW._replace(iops=60.0, p99_write_us=20.0, host_page_writes=30, gc_page_writes=10, u=0.25)
+    other = WINDOW._replace(iops=60.0, p99_write_us=20.0, host_page_writes=30, victim_pages=40)
     _, row = build(replace(SSD, vms={"web": GOT._replace(window=merge_windows([WINDOW, other]))}))
     assert (row.iops, row.ops_blocks, row.ops_bytes, row.ops_share) == (160.0, 10, 400, 0.2)
     assert (row.p99_write_us, row.waf) == (20.0, 1.5)
-    assert row.u == pytest.approx(0.375)
+    assert row.u == pytest.approx(20 / 60)
 
 
 def test_device_problem_and_stopped_vm_are_shown() -> None:

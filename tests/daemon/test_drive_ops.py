@@ -14,7 +14,7 @@ from slo_ctl.daemon.nvme import DriveOpsControl, NvmeState, OpsRequest
 from slo_ctl.daemon.slos import Occupant
 from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.model.nvme import DriveOps, NamespaceOps
-from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.sample import VmSample
 from slo_ctl.model.slo import Slo
 
 _NQN = "nqn.2014-08.org.nvmexpress:uuid:test"
@@ -119,7 +119,7 @@ def test_ops_move_to_the_heaviest_writer_and_original_split_is_kept(tmp_path: Pa
     # The row of the VM in `status`: the last window, from the drive's own counters.
     last = drive.log().namespace(2)
     control.observe(NvmeState(ops=drive.log()), _ON, DEFAULT_POLICY)
-    shown = control.with_ops(2, StreamWindow("b", 10.0))
+    shown = control.with_ops(2, VmSample("b", 10.0))
     assert last is not None
     assert (shown.ops_blocks, shown.totals.gc_page_writes) == (after[2], last.gc_page_writes)
     assert shown.host_page_writes == 10 * 900
@@ -150,7 +150,7 @@ def test_unreachable_or_replaced_drive_starts_over(tmp_path: Path) -> None:
     drive, journal = Drive(), Journal(tmp_path / "journal")
     control = DriveOpsControl(_NQN, window_s=10.0)
     run(drive, control, journal, 20)
-    window = StreamWindow("b", 10.0)
+    window = VmSample("b", 10.0)
     control.observe(NvmeState(), _ON, DEFAULT_POLICY)
     assert control.with_ops(2, window) == window
     run(drive, control, journal, 3)

@@ -10,7 +10,7 @@ import pytest
 
 from slo_ctl.daemon.block import ManagedBlock, Pool
 from slo_ctl.model.host import DeviceNumber, DiskLatency, IoCounters, LatencyCounts, Stream
-from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.sample import VmSample
 from slo_ctl.model.slo import Slo
 from slo_ctl.observe.block import BlockDevice
 
@@ -34,7 +34,7 @@ class Namespace:
         return self.device.number
 
     @property
-    def windows(self) -> dict[str, StreamWindow]:
+    def windows(self) -> dict[str, VmSample]:
         return self.device.windows
 
     @property

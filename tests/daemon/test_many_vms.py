@@ -11,22 +11,22 @@ import pytest
 
 from slo_ctl.daemon.block import ManagedBlock, Pool
 from slo_ctl.model.host import DeviceNumber
-from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.sample import VmSample
 from slo_ctl.model.slo import Slo
 
 
-class Windows(dict[str, StreamWindow]):
+class Windows(dict[str, VmSample]):
     """Counts the iterations over all windows."""
 
     iterations = 0
 
-    def items(self) -> ItemsView[str, StreamWindow]:  # type: ignore[override]
+    def items(self) -> ItemsView[str, VmSample]:  # type: ignore[override]
         self.iterations += 1
         return super().items()
 
 
 def count_iterations(tmp_path: Path, count: int) -> int:
-    windows = Windows({f"vm{n}": StreamWindow(f"vm{n}", 10.0, iops=float(1 + n)) for n in range(count)})
+    windows = Windows({f"vm{n}": VmSample(f"vm{n}", 10.0, iops=float(1 + n)) for n in range(count)})
     block = ManagedBlock("disk", Path("/dev/disk"), tmp_path, 10.0, cast("Any", None))
     number = DeviceNumber(7, 0)
     device = SimpleNamespace(windows=windows, number=number, update=lambda *_: windows)
@@ -50,7 +50,7 @@ def test_more_vms_need_no_more_iterations_over_all_windows(tmp_path: Path) -> No
 @pytest.mark.parametrize("iops", [0.0, None])
 def test_vm_without_io_is_not_active(tmp_path: Path, iops: float | None) -> None:
     block = ManagedBlock("disk", Path("/dev/disk"), tmp_path, 10.0, cast("Any", None))
-    windows = {"a": StreamWindow("a", 10.0, iops=iops)}
+    windows = {"a": VmSample("a", 10.0, iops=iops)}
     device = SimpleNamespace(windows=windows, number=DeviceNumber(7, 0), update=lambda *_: windows)
     block._device = cast("Any", device)
     block.observe({}, {}, {})

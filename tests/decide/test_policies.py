@@ -23,6 +23,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "hotcold": {"hot": (0.8, 0.2)},
     "mixed": {"read_us_per_request": 300.0, "write_pages_per_request": 2.5},
 }
+QUIET = VmSample("a", 0.0, logical_blocks=100, ops_blocks=20, min_ops_blocks=2)
 
 
 def three(**workload: Any) -> list[PlantVm]:
@@ -57,7 +58,7 @@ def test_table_has_every_policy_by_its_name() -> None:
 def test_algorithm1_takes_the_iops_that_the_ssd_is_specified_with() -> None:
     assert make_policy("algorithm1:900") == Algorithm1(900.0, "algorithm1:900")
     assert make_policy("algorithm1") == Algorithm1(None, "algorithm1")
-    vms = tuple(VmSample(n, Slo(), True, 0.0, 0, 0, 0, 0, 0, 100, 20, 2) for n in "ab")
+    vms = tuple(QUIET._replace(vm=n, active=True) for n in "ab")
     sample = DeviceSample(PAPER, vms)
     # The more IOPS are specified, the lower is the u that each VM needs for its share.
     low, high = (Algorithm1(iops).target_u(sample) for iops in (300.0, 900.5))
@@ -124,7 +125,19 @@ def test_initial_moves_that_a_busy_device_ignored_are_asked_for_again(name: str)
 def test_algorithm1_moves_one_block_for_each_that_was_collected() -> None:
     split = {"a": 45, "b": 135, "c": 270}
     vms = [
-        VmSample(name, Slo(weight=blocks), True, 1.0, 100, 1000, 1000, 200, 100, 1000, blocks, 2)
+        VmSample(
+            *(name, 1.0),
+            slo=Slo(weight=blocks),
+            active=True,
+            requests=100,
+            host_page_writes=1000,
+            gc_page_writes=1000,
+            victim_pages=200,
+            victim_valid_pages=100,
+            logical_blocks=1000,
+            ops_blocks=blocks,
+            min_ops_blocks=2,
+        )
         for name, blocks in split.items()
     ]
     policy = Algorithm1()
@@ -339,7 +352,7 @@ def test_min_waf_and_a_device_time_scheduler_give_the_shares_at_a_higher_total()
 def test_policies_survive_missing_measurements_and_vms(name: str, timing: Any) -> None:
     """Nothing measured yet, no VM active, no VM at all, a single VM."""
     policy = make_policy(name)
-    quiet = [VmSample(n, Slo(), False, 0.0, 0, 0, 0, 0, 0, 100, 20, 2) for n in "ab"]
+    quiet = [QUIET._replace(vm=n) for n in "ab"]
     sample = DeviceSample(timing, tuple(quiet))
     state, _ = policy.start(sample)
     for vms in (quiet, quiet[:1], [v._replace(active=True) for v in quiet], []):
@@ -349,8 +362,16 @@ def test_policies_survive_missing_measurements_and_vms(name: str, timing: Any) -
 
 def reader(vm: str, pages: int, device_s: float, backlog: float, queued: float) -> VmSample:
     """A VM that reads single pages for a second."""
-    idle = VmSample(vm, Slo(), True, 1.0, pages, 0, 0, 0, 0, 100, 20, 2, host_page_reads=pages)
-    return idle._replace(device_s=device_s, backlog_share=backlog, queued_share=queued)
+    return QUIET._replace(
+        vm=vm,
+        window_s=1.0,
+        active=True,
+        requests=pages,
+        host_page_reads=pages,
+        device_s=device_s,
+        backlog_share=backlog,
+        queued_share=queued,
+    )
 
 
 @pytest.mark.parametrize("backlog", [1.0, 0.1])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.decide.verdict import Delivered, Judgement, is_behind, judge, unknown_vm
-from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.sample import VmSample
 from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import Verdict
@@ -24,7 +24,7 @@ REFUSED = Outcome(
 
 
 def delivered(iops: float | None, **facts: Any) -> Delivered:
-    return Delivered(StreamWindow("web", 10.0, iops=iops), asked=True, **facts)
+    return Delivered(VmSample("web", 10.0, iops=iops), asked=True, **facts)
 
 
 BUSY = delivered(100.0, share=0.1)
@@ -55,14 +55,14 @@ BUSY = delivered(100.0, share=0.1)
             "demand met",
         ),
         (
-            Delivered(StreamWindow("web", 10.0, bandwidth_bytes_s=2**20), asked=True),
+            Delivered(VmSample("web", 10.0, bandwidth_bytes_s=2**20), asked=True),
             Slo(max_bandwidth_bytes_s=2**20),
             None,
             Verdict.CAPPED,
             "1.0 MiB/s",
         ),
         (
-            Delivered(StreamWindow("web", 10.0, p99_write_us=12_300.0), asked=True, wants_more=False),
+            Delivered(VmSample("web", 10.0, p99_write_us=12_300.0), asked=True, wants_more=False),
             Slo(p99_latency_us=5000),
             None,
             Verdict.INSUFFICIENT,
@@ -118,7 +118,7 @@ def test_capped_tolerates_at_most_a_third_below_a_low_maximum(iops: float, verdi
 
 
 def test_capped_says_that_the_p99_is_due_to_the_maximum() -> None:
-    got = Delivered(StreamWindow("web", 10.0, iops=500.0, p99_write_us=32e3), asked=True)
+    got = Delivered(VmSample("web", 10.0, iops=500.0, p99_write_us=32e3), asked=True)
     judged = judge(got, Slo(max_iops=500, p99_latency_us=10e3))
     assert judged.verdict is Verdict.CAPPED
     assert judged.reason == (

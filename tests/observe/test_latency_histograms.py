@@ -17,7 +17,7 @@ from slo_ctl.host.disk_latency import (
     latency_of_blockstats,
 )
 from slo_ctl.model.host import DiskLatency, LatencyCounts
-from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.sample import VmSample
 from slo_ctl.observe.block import LatencyWindow, latency_increase, p99_of, sum_latencies
 
 BOUNDS_S = tuple(boundary / 1e9 for boundary in BOUNDARIES_NS)
@@ -67,8 +67,8 @@ def test_reset_histogram_is_not_subtracted() -> None:
     assert latency_increase(counted([1.0]), counted([1.0, 2.0])) == counted([2.0])
 
 
-def window_of(latency: LatencyWindow) -> StreamWindow:
-    return latency.add_to(StreamWindow("web", WINDOW_S, iops=7.0))
+def window_of(latency: LatencyWindow) -> VmSample:
+    return latency.add_to(VmSample("web", WINDOW_S, iops=7.0))
 
 
 def test_only_the_window_counts_for_p99_and_everything_for_the_totals() -> None:
@@ -85,7 +85,7 @@ def test_only_the_window_counts_for_p99_and_everything_for_the_totals() -> None:
     assert sum(found.totals.write_latency.counts) == 300, "what was before the first reading is not ours"
     assert found.iops == 7.0
     assert found.guest_iops == pytest.approx(10.0)
-    uncounted = latency.add_to(StreamWindow("web", 0.0))
+    uncounted = latency.add_to(VmSample("web", 0.0))
     assert uncounted.iops == pytest.approx(10.0)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.model.host import DeviceNumber, IoCounters, Stream
-from slo_ctl.model.sample import StreamWindow
+from slo_ctl.model.sample import VmSample
 from slo_ctl.observe.block import BlockDevice, SlidingWindow
 
 DISK = DeviceNumber(8, 0)
@@ -98,7 +98,7 @@ def test_window_without_io_is_the_same_object_until_there_is_io(counted: Callabl
     clock, number = Clock(), DISK
     block = device(clock, window_s=2.0)
 
-    def update(counters: IoCounters) -> StreamWindow:
+    def update(counters: IoCounters) -> VmSample:
         clock.now_s += 1.1
         return block.update([Stream("a", None, "/a", number, counters)])["a"]
 
