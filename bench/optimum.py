@@ -30,9 +30,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 
 import checkout  # noqa: F401 - finds the packages of this checkout
@@ -48,6 +47,7 @@ from lab.parts import (
     share_error,
     total_pages_per_s,
 )
+from slo_ctl.base.workers import on_processes
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
 from slo_ctl.replay.result import RunResult
@@ -425,11 +425,7 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also a table for the documentation")
     options = parser.parse_args()
     effort = QUICK if options.quick else FULL
-    # Readers of traces start threads, whose locks a fork would copy in locked state: hence spawn.
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool,
-    ):
+    with tempfile.TemporaryDirectory() as folder:
         scenes = []
         for scene in optimum_scenes(Path(folder)):
             chosen = options.only or (QUICK_SCENES if options.quick else None)
@@ -442,10 +438,10 @@ def main() -> int:
         out = sys.stderr if options.json else sys.stdout
         print(HEADER, file=out, flush=True)
         found = []
-        jobs = [pool.submit(_compared, scene, effort) for scene in scenes]
-        for scene, job in zip(scenes, jobs, strict=True):
+        results = on_processes(partial(_compared, effort=effort), scenes, options.jobs)
+        for scene in scenes:
             print(f"{scene.name} {scene.what} ...", file=sys.stderr, flush=True)
-            each, seconds = job.result()
+            each, seconds = next(results)
             found.append(each)
             print(f"  {each.evaluated} splits in {seconds:.0f} s", file=sys.stderr, flush=True)
             print("\n".join(lines(each)), file=out, flush=True)

@@ -16,7 +16,6 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
 import checkout  # noqa: F401 - finds the packages of this checkout
@@ -24,6 +23,7 @@ import checkout  # noqa: F401 - finds the packages of this checkout
 from daemon_sim.checks import CHECKS
 from daemon_sim.scenarios import DEFAULT_SIZE, DRIVES, NAMES, description_of
 from daemon_sim.trial import MEASURES, Order, Trial, run_trial
+from slo_ctl.base.workers import on_processes
 
 SHOWN = 3
 """Violations printed for each check and seed, if there are many seeds."""
@@ -115,8 +115,7 @@ def trials(order: Order, count: int, jobs: int) -> Iterator[Trial]:
     if jobs <= 1:
         yield from map(run_trial, orders)
         return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(tried_lean, orders)
+    yield from on_processes(tried_lean, orders, jobs)
 
 
 def tried_lean(order: Order) -> Trial:

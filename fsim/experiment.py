@@ -22,7 +22,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import StrictModel
 from slo_ctl.base.keyvalue import join_pairs, split_pairs
 from slo_ctl.base.progress import ProgressSink
-from slo_ctl.base.termination import on_processes
+from slo_ctl.base.workers import on_processes
 from slo_ctl.decide.profile_fit import half_width
 
 # Result of a comparison of allocators: the JSON of `slo-ctl fsim`, typed.

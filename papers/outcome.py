@@ -31,7 +31,7 @@ from slo_ctl import tool_version
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import StrictModel
 from slo_ctl.base.progress import ProgressSink
-from slo_ctl.base.termination import on_processes
+from slo_ctl.base.workers import on_processes
 
 # All figures by key, in the order of the papers.
 

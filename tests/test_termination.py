@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from slo_ctl.base.termination import on_processes, terminable, uninterrupted_close
+from slo_ctl.base.termination import terminable, uninterrupted_close
+from slo_ctl.base.workers import on_processes
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

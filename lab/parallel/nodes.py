@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import os
 import signal
 import socket
@@ -17,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Self
 from lab.parallel.schedule import Done, Event, Lost, Node, Noted, Ready, Work
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import Silent
-from slo_ctl.base.termination import end_with_parent, held_back
+from slo_ctl.base.termination import end_with_parent
+from slo_ctl.base.workers import PipedProcess
 from slo_ctl.profile.identity import IdentitySources
 from slo_ctl.profile.session import Opened, ProfileRequest, open_target
 from slo_ctl.profile.store import Conditioning
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
-    from multiprocessing.context import SpawnProcess
 
 
 # A node carries out work until the master is gone.
@@ -88,9 +87,6 @@ class _Notes(Silent):
 
 # Nodes that are processes of this machine, each with its own target.
 
-END_TIMEOUT_S = 15.0
-"""Timeout for the end of a node, which stops fio and removes a file."""
-
 
 class LocalNodes:
     """A Transport to processes that it starts."""
@@ -98,21 +94,11 @@ class LocalNodes:
     def __init__(self, requests: Sequence[ProfileRequest], around: IdentitySources, first: Node = 0) -> None:
         """A process for each request, numbered from `first`."""
         self._names = [request.target for request in requests]
-        self._processes: dict[Node, SpawnProcess] = {}
-        self._pipes: dict[Node, Connection[Work | None, Event]] = {}
-        # Not forked: threads of the parent, and MPI, would not survive a fork.
-        context = multiprocessing.get_context("spawn")
-        for node, request in enumerate(requests, first):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=work_for_master, args=(node, request, around, theirs), name=f"node {node}", daemon=True
-            )
-            # It inherits the mask, so that a signal cannot end it with a traceback before it handles signals.
-            with held_back():
-                process.start()
-            # Otherwise the pipe would never break.
-            theirs.close()
-            self._processes[node], self._pipes[node] = process, ours
+        self._nodes = {
+            node: PipedProcess(work_for_master, node, request, around, name=f"node {node}")
+            for node, request in enumerate(requests, first)
+        }
+        self._running = dict(self._nodes)
 
     def __enter__(self) -> Self:
         return self
@@ -126,13 +112,10 @@ class LocalNodes:
         return self._names
 
     def give(self, node: Node, work: Work) -> None:
-        pipe = self._pipes.get(node)
-        if pipe is None:
-            return
-        try:
-            pipe.send(work)
-        except OSError:
-            return  # the process is dead, which `next_event` detects, too
+        if node in self._running:
+            # If the process is dead, `next_event` detects it, too.
+            with suppress(OSError):
+                self._running[node].pipe.send(work)
 
     def dismiss(self, node: Node) -> None:
         """End a process, and wait until it has cleaned up."""
@@ -140,13 +123,14 @@ class LocalNodes:
 
     def next_event(self, timeout_s: float) -> Event | None:
         """The next message of a process, or its death."""
-        by_pipe = {pipe: node for node, pipe in self._pipes.items()}
+        by_pipe = {process.pipe: node for node, process in self._running.items()}
         for ready in wait(list(by_pipe), timeout_s):
             node = next(node for pipe, node in by_pipe.items() if pipe is ready)
             try:
-                return self._pipes[node].recv()
+                event: Event = self._running[node].pipe.recv()
             except (EOFError, OSError):
                 return Lost(node, self._death(node))
+            return event
         return None
 
     def now_s(self) -> float:
@@ -154,31 +138,25 @@ class LocalNodes:
 
     def pid(self, node: Node) -> int | None:
         """PID of a node's process."""
-        return self._processes[node].pid
+        return self._nodes[node].process.pid
 
     def close(self) -> None:
-        self._end(list(self._pipes))
+        self._end(list(self._running))
 
     def _death(self, node: Node) -> str:
-        process = self._processes[node]
-        process.join(END_TIMEOUT_S)
-        status = process.exitcode
-        self._pipes.pop(node).close()
+        dead = self._running.pop(node)
+        dead.join()
+        status = dead.process.exitcode
         if status is not None and status < 0:
             return f"its process was killed by {signal.Signals(-status).name}"
         return f"its process ended with status {status}"
 
     def _end(self, nodes: Sequence[Node]) -> None:
-        ending = [node for node in nodes if node in self._pipes]
+        ending = [self._running.pop(node) for node in nodes if node in self._running]
         for node in ending:
-            self._processes[node].terminate()
+            node.process.terminate()
         for node in ending:
-            process = self._processes[node]
-            process.join(END_TIMEOUT_S)
-            if process.is_alive():
-                process.kill()
-                process.join()
-            self._pipes.pop(node).close()
+            node.join()
 
 
 # Nodes that are the ranks of an MPI job. Rank 0 is the master, and its own device is measured, too.

@@ -9,18 +9,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import TypeVar
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _REPEATED_S = 10.0
 """Signals within this time after the first one are the same request: timeout(1), for one, sends two."""
-_END_S = 15.0
+END_S = 15.0
 """A process of the command is killed when it has not ended within this time after SIGTERM."""
 _RETRY_S = 0.01
 """Delay before a signal that was lost in a finalizer is raised again."""
@@ -176,8 +172,9 @@ def stop_requests(
 def end_with_parent() -> None:
     """In a process of the command: SIGTERM, which its parent sends, raises SystemExit, once.
 
-    A signal to the whole process group ends only the parent, which then ends its processes. These handlers
-    are functions, because a program that the process starts would inherit that a signal is ignored.
+    The death of the parent does so, too. A signal to the whole process group ends only the parent, which then
+    ends its processes. These handlers are functions, because a program that the process starts would inherit
+    that a signal is ignored.
     """
 
     def leave_to_parent(_number: int, _frame: FrameType | None) -> None:
@@ -186,7 +183,7 @@ def end_with_parent() -> None:
     def end(_number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, leave_to_parent)
         # Its default action ends the process if a library discards SystemExit.
-        signal.setitimer(signal.ITIMER_REAL, _END_S)
+        signal.setitimer(signal.ITIMER_REAL, END_S)
         sys.exit()
 
     signal.signal(signal.SIGTERM, end)
@@ -195,22 +192,16 @@ def end_with_parent() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, leave_to_parent)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    threading.Thread(target=_end_after_parent, daemon=True).start()
 
 
-def on_processes(
-    work: Callable[[Item], Result], items: Iterable[Item], jobs: int
-) -> Generator[Result, None, None]:
-    """Results in the order of `items`. Closing it ends the processes, which first clean up."""
-    if jobs <= 1:
-        yield from map(work, items)
-        return
+def _end_after_parent() -> None:
+    """Without this, a long task would go on after its parent was killed."""
     import multiprocessing
 
-    # Processes inherit the mask, so that a signal does not end them with a traceback before they handle it.
-    with held_back():
-        pool = multiprocessing.get_context("spawn").Pool(jobs, end_with_parent)
-    with pool:
-        yield from pool.imap(work, items)
-        # Otherwise they get SIGTERM while they end by themselves.
-        pool.close()
-        pool.join()
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(END_S)
+        os._exit(1)

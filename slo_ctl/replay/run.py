@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, BrokenExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cache
-from multiprocessing.queues import SimpleQueue
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Self
 
 from ftl_emul import Device
 from slo_ctl.base import numbers
-from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import remove_leftovers
 from slo_ctl.base.progress import ProgressSink, Silent, drive_writes_on
+from slo_ctl.base.workers import GivenUp, Workers, died, report
 from slo_ctl.decide.policies import make_policy, policy_entry
 from slo_ctl.drives.build import DrivePlan, plan_drive
 from slo_ctl.model.sample import Placement, TimingModel
@@ -27,7 +23,6 @@ from slo_ctl.replay.policy_run import PolicyRun
 from slo_ctl.replay.result import DeviceResult, DeviceTiming, Result, RunResult
 from slo_ctl.replay.scenario import Scenario, Window
 from slo_ctl.replay.scenario_text import command_line
-from slo_ctl.replay.workers import become_worker, local_executor
 
 _MERGE_VICTIMS = {"bast": "least recently written log block", "fast": "oldest log block"}
 _ALONE_PART = 0.25
@@ -292,36 +287,26 @@ def _with_alone(done: Mapping[RunTask, RunResult]) -> list[RunResult]:
 
 # Worker processes, which open the preconditioned drives.
 
-_POLL_S = 0.1
-_worker: _Worker | None = None
+_stage: PreparedRuns | None = None
+"""Of a worker process, which runs one scenario."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Worker(Silent):
-    """State of a worker process, and the progress sink of its replays."""
-
-    scenario: Scenario
-    stage: PreparedRuns
-    amounts: SimpleQueue[float]
-    stop: Event
+class _Reporter(Silent):
+    """The progress sink of a worker process."""
 
     def advance(self, amount: float) -> None:
-        """Report progress. Raises KeyboardInterrupt when the run is being stopped."""
-        self.amounts.put(amount)
-        if self.stop.is_set():
-            raise KeyboardInterrupt
+        """Raises KeyboardInterrupt when the run is being stopped."""
+        report(amount)
 
 
-def _init_worker(scenario: Scenario, prepared: Prepared, amounts: SimpleQueue[float], stop: Event) -> None:
-    global _worker
-    become_worker()
-    _worker = _Worker(scenario, PreparedRuns(scenario, Silent(), prepared), amounts, stop)
-
-
-def _play_in_worker(task: RunTask) -> RunResult:
-    if _worker is None:
-        raise AssertionError("_init_worker was not called")
-    return _play(_worker.scenario, _worker.stage, task, _worker)
+def _play_in_worker(scenario: Scenario, prepared: Prepared, task: RunTask) -> RunResult | None:
+    """Run one task; None if it was interrupted and its result is of no use."""
+    global _stage
+    _stage = _stage or PreparedRuns(scenario, Silent(), prepared)
+    try:
+        return _play(scenario, _stage, task, _Reporter())
+    except KeyboardInterrupt:
+        return None
 
 
 def _play_on_workers(
@@ -334,38 +319,28 @@ def _play_on_workers(
 ) -> None:
     """Fill `done` in the order of `tasks`; after Ctrl-C with completed ones. Raises KeyboardInterrupt."""
     prepared = stage.prepare(make_policy(task.policy).placement for task in tasks)
-    context = multiprocessing.get_context("spawn")
-    amounts, stop = context.SimpleQueue(), context.Event()
     alone = sum(_ALONE_PART for task in tasks if task.alone)
     total = (len(scenario.policies) + alone) * scenario.duration.amount
     phase = progress.phase(", ".join(task.name for task in tasks), total, _unit(scenario))
-    executor = local_executor(min(jobs, len(tasks)), _init_worker, (scenario, prepared, amounts, stop))
-    with executor:
-        futures = {executor.submit(_play_in_worker, task): task for task in tasks}
-        pending = set(futures)
+    results: dict[RunTask, RunResult] = {}
+    arguments = {task: (scenario, prepared, task) for task in tasks}
+    with Workers(_play_in_worker, arguments, jobs, advance=phase.advance) as workers:
         try:
-            while pending:
-                finished, pending = wait(pending, _POLL_S, FIRST_EXCEPTION)
-                while not amounts.empty():
-                    phase.advance(amounts.get())
-                for future in finished:
-                    future.result()
-        except BrokenExecutor as error:
-            hint = "try --jobs 1: each process has its own drive in memory"
-            raise UserError("a worker process died", hint) from error
+            _take(workers, results)
         except KeyboardInterrupt:
             # Workers stop at their next epoch.
-            stop.set()
-            for future in pending:
-                future.cancel()
-            while wait(pending, _POLL_S).not_done:
-                while not amounts.empty():
-                    amounts.get()
+            workers.stop()
+            _take(workers, results)
             raise
         finally:
             phase.done()
-            done |= {
-                task: future.result()
-                for future, task in futures.items()
-                if future.done() and not future.cancelled() and future.exception() is None
-            }
+            done |= {task: results[task] for task in tasks if task in results}
+
+
+def _take(workers: Workers[RunTask, RunResult | None], results: dict[RunTask, RunResult]) -> None:
+    """Add the results of all tasks. Raises UserError if a process dies."""
+    for task, result in workers:
+        if isinstance(result, GivenUp):
+            raise died()
+        if result is not None:
+            results[task] = result

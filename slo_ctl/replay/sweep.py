@@ -10,25 +10,32 @@ import copy
 import csv
 import hashlib
 import json
+import logging
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import partial_of
 from slo_ctl.base.keyvalue import split_pairs
 from slo_ctl.base.progress import ProgressSink, Silent
+from slo_ctl.base.workers import MAX_DEATHS, GivenUp, Workers
 from slo_ctl.drives.build import device_spec
 from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import TOLERANCE, RunResult, VmResult
 from slo_ctl.replay.scenario_build import build_scenario
 from slo_ctl.replay.scenario_text import ScenarioText
-from slo_ctl.replay.workers import GivenUp, on_cluster, on_local_workers
 
 _PAGE_BYTES = 4096
 _DIGEST_LENGTH = 12
+_CONNECT_S = 10.0
+"""Timeout for the answer of a Dask scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +269,12 @@ def sweep(
     phase = progress.phase("sweep", len(points), "replays")
     phase.advance(len(points) - len(left))
     try:
-        with lines.open("a", encoding="utf-8", newline="") as file:
+        with (
+            lines.open("a", encoding="utf-8", newline="") as file,
+            closing(_run_all(bases, left, jobs, progress, dask)) as results,
+        ):
             writer = csv.DictWriter(file, COLUMNS)
-            for point, row in _run_all(bases, left, jobs, progress, dask):
+            for point, row in results:
                 if isinstance(row, GivenUp):
                     lost[point] = row.reason
                     continue
@@ -289,14 +299,60 @@ def _run_all(
     jobs: int,
     progress: ProgressSink,
     dask: str | None,
-) -> Iterator[tuple[SweepPoint, Row | GivenUp]]:
+) -> Generator[tuple[SweepPoint, Row | GivenUp], None, None]:
     """Run the points; yields results as they complete."""
     arguments = {point: (bases[point.scenario], point) for point in points}
+    if not points:
+        return
     if dask is not None:
-        return on_cluster(replay, arguments, dask) if points else iter(())
-    if jobs > 1:
-        return on_local_workers(replay, arguments, jobs, progress)
-    return ((point, replay(*words)) for point, words in arguments.items())
+        yield from _on_cluster(arguments, dask)
+        return
+    if jobs <= 1:
+        yield from ((point, replay(*words)) for point, words in arguments.items())
+        return
+    died = partial(progress.note, "a worker process died; its replay is started again")
+    with Workers(replay, arguments, jobs, most_deaths=MAX_DEATHS, note_death=died) as workers:
+        yield from workers
+
+
+def _on_cluster(
+    arguments: Mapping[SweepPoint, tuple[ScenarioText, SweepPoint]], scheduler: str
+) -> Iterator[tuple[SweepPoint, Row | GivenUp]]:
+    """Run the points on the workers of a Dask scheduler; yields results as they complete.
+
+    The scheduler starts the task of a lost worker again, and waits for workers if there are none. Raises
+    UserError if it does not answer.
+    """
+    import distributed
+
+    # Suppress its tracebacks; the reason of the task says the same.
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
+    try:
+        client = distributed.Client(scheduler, timeout=_CONNECT_S)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"--dask: the scheduler {scheduler} does not answer: {error}",
+            "start `dask scheduler` and `dask worker ADDRESS --nthreads 1`",
+        ) from None
+    with client:
+        futures = {client.submit(replay, *words, pure=False): key for key, words in arguments.items()}
+        try:
+            for future in distributed.as_completed(futures):
+                yield futures[future], _result_of(future)
+        finally:
+            client.cancel(list(futures))
+
+
+def _result_of(future: Any) -> Any:
+    from distributed import KilledWorker
+    from distributed.comm import CommClosedError
+
+    try:
+        return future.result()
+    except KilledWorker:
+        return GivenUp("workers died repeatedly during it")
+    except (CancelledError, CommClosedError):
+        return GivenUp("the scheduler was lost")
 
 
 def _write_all(out: Path, rows: Sequence[Row]) -> None:

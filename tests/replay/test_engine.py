@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dying_tasks import die
 
 from slo_ctl.base import progress as progress_module
 from slo_ctl.base.errors import UserError
@@ -402,7 +403,6 @@ def test_interruption_of_several_processes_leaves_what_was_measured() -> None:
 
 
 def test_a_worker_process_that_dies_is_an_error_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    # It rejects the arguments of a worker, and so it ends.
-    monkeypatch.setattr(engine, "_init_worker", os.getpid)
+    monkeypatch.setattr(engine, "_play_in_worker", die)
     with pytest.raises(UserError, match="a worker process died"):
         replay(jobs=2, compare="shared")

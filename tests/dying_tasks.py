@@ -1,4 +1,4 @@
-"""Tasks that kill their worker, in a module of their own, which workers can import."""
+"""Tasks that kill their worker or fail, in a module of their own, which workers can import."""
 
 from __future__ import annotations
 
@@ -14,3 +14,14 @@ def square(number: int, fatal: frozenset[int] = frozenset(), once: Path | None =
             once.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return number * number
+
+
+def die(*_: object) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def fail_at_three(number: int) -> int:
+    if number == 3:
+        raise ValueError(number)
+    return number
