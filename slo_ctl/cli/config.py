@@ -34,8 +34,8 @@ app = typer.Typer(
 def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None:
     """Check the configuration, and report all errors and values that a later file overrides.
 
-    Notes name devices whose path may be that of another drive after the next boot, does not exist, or is on
-    another device of the configuration.
+    Notes name devices whose path may be that of another drive after the next boot, is not that of a device,
+    or is on another device of the configuration.
 
     Exit status 0: valid; 2: errors.
 
@@ -89,18 +89,27 @@ def _notes(config: Config) -> list[str]:
     ]
 
 
+def _is_device(path: Path) -> bool:
+    return path.is_block_device() or path.is_char_device()
+
+
 def _missing(config: Config) -> Iterator[str]:
-    """A note for each path at which there is nothing, which may be a typing error."""
+    """A note for each path at which there is nothing or no device, which may be a typing error."""
     for device in config.devices:
-        if device.path is not None and not Path(device.path).exists():
-            yield f"device {device.name} ({device.source}): there is no {device.path} now"
+        if device.path is None:
+            continue
+        path = Path(device.path)
+        if not path.exists():
+            yield f"device {device.name} ({device.source}): there is no {path} now"
+        elif not _is_device(path):
+            yield f"device {device.name} ({device.source}): {path} is not a device now"
 
 
 def _built_on_others(config: Config) -> Iterator[str]:
     """A note for each device on another one of the configuration, such as a volume on its drive."""
     numbers = {}
     for device in config.devices:
-        if device.path is not None:
+        if device.path is not None and _is_device(Path(device.path)):
             with suppress(OSError, ValueError):
                 numbers[device.name] = device_behind(device.path, SYS)
     for device in config.devices:

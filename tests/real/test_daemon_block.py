@@ -280,7 +280,7 @@ def test_check_notes_a_device_that_is_on_another(root: Path, capsys: pytest.Capt
         command = ["losetup", "--find", "--show", lower]
         upper = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
         try:
-            paths = {"drive": lower, "volume": upper, "gone": f"{root}/nothing"}
+            paths = {"drive": lower, "volume": upper, "gone": f"{root}/nothing", "folder": root}
             tables = (f'[[device]]\nname = "{name}"\npath = "{path}"\n' for name, path in paths.items())
             (root / "slo-ctl.toml").write_text("".join(tables))
             assert app.run(["config", "check", "--root", str(root)]) == 0
@@ -289,6 +289,7 @@ def test_check_notes_a_device_that_is_on_another(root: Path, capsys: pytest.Capt
     shown = capsys.readouterr().err
     assert f"note: device volume (slo-ctl.toml:4): {upper} is on drive, which is managed, too: " in shown
     assert f"note: device gone (slo-ctl.toml:7): there is no {root}/nothing now\n" in shown
+    assert f"note: device folder (slo-ctl.toml:10): {root} is not a device now\n" in shown
     assert shown.count("is on") == 1
 
 
