@@ -42,6 +42,10 @@ _START_TRIES = 3
 """Consecutive starts that may fail once the device was served, such as for lack of memory."""
 _START_PAUSE_S = 1.0
 _ERROR = "slo-ctl: error: "
+_HEAPS = {"MALLOC_ARENA_MAX": "2"}
+"""Of the C library: heaps for all threads. With one for each of its many threads, each grows for hours to the
+most that was ever in it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +267,7 @@ def _supervise(
                 stdin=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
+                env=_HEAPS | os.environ,
             )
             relay = _Relay(process)
             while process.poll() is None and not pid_file.exists() and not stop.made:

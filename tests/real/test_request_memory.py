@@ -19,6 +19,8 @@ from waiting import until
 
 LARGEST = 32 * MIB
 FLOODED = [f"n{number}" for number in range(12)]
+HEAP_BYTES = 64 * MIB
+"""The C library aligns heaps of threads to this."""
 BOUND_BYTES = 256 * MIB + len(FLOODED) * 8 * MIB + 64 * MIB
 """Buffers of all exports together, of each export and its connections, and of allocator and threads."""
 
@@ -86,3 +88,17 @@ def test_exports_that_flood_at_once_take_bounded_memory_and_do_not_starve_a_neig
         assert peak.most_bytes - start < BOUND_BYTES
         until(lambda: server.resident_bytes() - start < 64 * MIB, "memory is restored")
         assert server.stop() == 0
+
+
+def test_threads_share_two_heaps(root: Path) -> None:
+    """One heap for each of many threads, eight for each CPU, grew for hours."""
+    make_device(root, "name=d,size=64MiB,op=20%,dies=2", "name=b")
+    with served(root, "d", "--latency", "real") as server:
+        with ExitStack() as stack:
+            for _ in range(8):
+                client = stack.enter_context(NbdClient(server.run.export("b"), "b"))
+                client.write(0, bytes(MIB))
+                client.read(0, MIB)
+        maps = Path(f"/proc/{server.run.pid_file.read_text().strip()}/maps").read_text()
+    heaps = [line for line in maps.splitlines() if int(line.partition("-")[0], 16) % HEAP_BYTES == 0]
+    assert len(heaps) <= 1, "besides the main heap"

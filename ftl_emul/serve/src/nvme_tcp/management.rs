@@ -58,7 +58,7 @@ pub fn manage(subsystem: &Subsystem, command: &Command, data: &[u8]) -> Result<u
         id => Arc::from([subsystem.server.namespace_of(id).ok_or(Status::INVALID_NAMESPACE)?]),
     };
     for namespace in found.iter() {
-        subsystem.server.delete_namespace(namespace).map_err(|e| refused(&e))?;
+        subsystem.server.delete_namespace(namespace).map_err(|e| refused(subsystem, &e))?;
     }
     Ok(0)
 }
@@ -98,11 +98,11 @@ fn create(subsystem: &Subsystem, data: &[u8]) -> Result<u64, Status> {
         return Err(Status::IDENTIFIER_UNAVAILABLE);
     }
     let wanted = Wanted { size_bytes, handle, hosts: Some(Hosts::none()), ..Wanted::default() };
-    server.create_namespace(wanted).map(|made| u64::from(made.nsid())).map_err(|e| refused(&e))
+    server.create_namespace(wanted).map(|made| u64::from(made.nsid())).map_err(|e| refused(subsystem, &e))
 }
 
-fn refused(error: &ServeError) -> Status {
-    eprintln!("slo-ctl: NVMe/TCP: namespace management: {error}");
+fn refused(subsystem: &Subsystem, error: &ServeError) -> Status {
+    subsystem.not_managed.say(|| format!("NVMe/TCP: namespace management: {error}"));
     match error {
         ServeError::Drive(FtlError::NotEnoughBlocks { .. } | FtlError::BelowMinimumOps { .. }) => {
             Status::INSUFFICIENT_CAPACITY
@@ -135,7 +135,7 @@ pub fn attach(subsystem: &Subsystem, command: &Command, data: &[u8]) -> Result<u
     }
     let hosts: BTreeSet<&str> = found.iter().map(|controller| &*controller.host.nqn).collect();
     for host in hosts {
-        subsystem.server.attach_namespace(&namespace, host, attached).map_err(|e| refused(&e))?;
+        subsystem.server.attach_namespace(&namespace, host, attached).map_err(|e| refused(subsystem, &e))?;
     }
     Ok(0)
 }

@@ -54,6 +54,8 @@ pub struct Subsystem {
     stopping: AtomicBool,
     /// Hosts that may not connect.
     pub not_permitted: OccasionalLog,
+    /// Commands of namespace management that failed.
+    pub not_managed: OccasionalLog,
 }
 
 impl Subsystem {
@@ -72,6 +74,7 @@ impl Subsystem {
             accepted: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             not_permitted: OccasionalLog::default(),
+            not_managed: OccasionalLog::default(),
         }
     }
 
