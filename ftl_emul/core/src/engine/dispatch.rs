@@ -46,7 +46,7 @@ impl Engine {
             released_ns = queue.throttle.released_ns(now, arrival_ns);
             if released_ns > arrival_ns {
                 // Time in which its own limit holds a tenant back is not due to it later.
-                arrival_tag = arrival_tag.max(self.scheduler.virtual_time(now).least_tag(true));
+                arrival_tag = arrival_tag.max(self.scheduler.virtual_time(now).least_tag(false));
             }
         }
         queue.account.enter_line(now);
