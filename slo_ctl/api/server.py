@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from slo_ctl.api.messages import DESCRIPTION_PATH, RefusalError, Reply, Request, refusal
 from slo_ctl.api.routes import Api, Controller
-from slo_ctl.base.accounts import peer_of
+from slo_ctl.base.accounts import ids_of_peer, peer_of
 from slo_ctl.base.errors import UserError
 from slo_ctl.host.bounded_server import IDLE_S, BoundedServer
 from slo_ctl.host.sockets import listen, make_socket_folder, own_group_id
@@ -133,7 +133,7 @@ class _Server(BoundedServer):
 
     def user_of(self, request: Any) -> int:
         """The client's user."""
-        return peer_of(request).uid
+        return ids_of_peer(request)[0]
 
 
 class _Connection(OneRequest):

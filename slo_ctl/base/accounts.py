@@ -92,9 +92,15 @@ class Peer:
 
 def peer_of(connection: socket.socket) -> Peer:
     """The process that connected, from SO_PEERCRED and SO_PEERGROUPS."""
+    uid, gid = ids_of_peer(connection)
+    return Peer(uid, _groups(connection, uid, gid))
+
+
+def ids_of_peer(connection: socket.socket) -> tuple[int, int]:
+    """User and group of the process that connected. Never waits for the group database."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, gid = _CREDENTIALS.unpack(found)
-    return Peer(uid, _groups(connection, uid, gid))
+    return uid, gid
 
 
 def _groups(connection: socket.socket, uid: int, gid: int) -> frozenset[int]:

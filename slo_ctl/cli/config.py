@@ -83,7 +83,7 @@ def _notes(config: Config) -> list[str]:
             f"{link} stays"
             for device, link in links
         ),
-        *_missing(config),
+        *_not_devices(config),
         *_same_disks(config),
         *_built_on_others(config),
     ]
@@ -93,7 +93,7 @@ def _is_device(path: Path) -> bool:
     return path.is_block_device() or path.is_char_device()
 
 
-def _missing(config: Config) -> Iterator[str]:
+def _not_devices(config: Config) -> Iterator[str]:
     """A note for each path at which there is nothing or no device, which may be a typing error."""
     for device in config.devices:
         if device.path is None:
