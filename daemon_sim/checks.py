@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from daemon_sim.result import Epoch, Result
 from daemon_sim.scenario import EventKind
 from slo_ctl.config.settings import DEFAULTS
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SERVED_WINDOW_S = 10
 SERVED_AROUND_S = 20
@@ -49,14 +53,17 @@ BUSY_FROM = 0.999
 CALM_AFTER_S = 120
 """Limits, weights and moves have settled this many seconds after a change."""
 LIMIT_CHANGES_PER_MINUTE = 1.0
+"""Changes of a limit, and turns of a weight."""
 P99_LIMIT_CHANGES_PER_MINUTE = 4.0
 """The same while others are limited for a p99: it is measured every ten seconds, and a step needs one or two
 measurements, so that finding the limits takes minutes.
 """
 P99_LIMITED_S = 180
 """Longest time in which a VM may miss its p99 while others are limited for it."""
-_SAME = {"limit_iops": 0.02, "weight": 0.10}
-"""Relative changes up to this do not count. Weights of the fair queue follow the cost of requests."""
+SAME_LIMIT = 0.02
+"""Changes of a limit up to this part of it do not count."""
+SAME_WEIGHT = 0.10
+"""Rises and falls of a weight up to this part of it do not count."""
 HOSTILE_GAIN = 0.05
 STOP_WITHIN_S = 3.0
 """Longest clean stop; afterwards the drive moves OPS back by itself."""
@@ -320,7 +327,7 @@ def moves_keep_their_budget(runs: Runs) -> Iterator[Violation]:
 
 
 def limits_settle(runs: Runs) -> Iterator[Violation]:
-    """Limits and weights stay the same once nothing else changes."""
+    """Limits stay the same once nothing else changes, and weights do not oscillate."""
     run = runs.daemon.run
     for calm in runs.daemon.calms():
         start_s = calm.start_s + CALM_AFTER_S
@@ -328,17 +335,41 @@ def limits_settle(runs: Runs) -> Iterator[Violation]:
         if minutes < 1:
             continue
         for_p99 = _status_says(runs.daemon, start_s, calm.end_s, _is_limited_for_p99)
-        for name in ("limit_iops", "weight"):
-            most = P99_LIMIT_CHANGES_PER_MINUTE if for_p99 else LIMIT_CHANGES_PER_MINUTE
-            values = run.of(name)[:, start_s : calm.end_s]
-            before, after = values[:, :-1], values[:, 1:]
-            with np.errstate(invalid="ignore"):
-                far = np.abs(after - before) > _SAME[name] * np.minimum(before, after)
-            changed = (np.isfinite(before) != np.isfinite(after)) | (np.isfinite(before) & far)
-            for row, count in enumerate(changed.sum(axis=1)):
+        most = P99_LIMIT_CHANGES_PER_MINUTE if for_p99 else LIMIT_CHANGES_PER_MINUTE
+        for name, what, count_of in (("limit_iops", "changes", _changes), ("weight", "turns", _turns)):
+            for vm, values in zip(run.vms, run.of(name)[:, start_s : calm.end_s], strict=True):
+                count = count_of(values)
                 if count > max(1.0, most * minutes):
-                    text = f"{name} changes {count / minutes:.1f} times a minute until {calm.end_s} s"
-                    yield Violation("settled", start_s, run.vms[row], text)
+                    text = f"{name} {what} {count / minutes:.1f} times a minute until {calm.end_s} s"
+                    yield Violation("settled", start_s, vm, text)
+
+
+def _changes(limits: NDArray[np.float64]) -> int:
+    """Number of changes of a limit from one second to the next; infinite: no limit."""
+    before, after = limits[:-1], limits[1:]
+    with np.errstate(invalid="ignore"):
+        far = np.abs(after - before) > SAME_LIMIT * np.minimum(before, after)
+    return int(((np.isfinite(before) != np.isfinite(after)) | (np.isfinite(before) & far)).sum())
+
+
+def _turns(weights: NDArray[np.float64]) -> int:
+    """Number of turns of a weight: a rise from its last trough after a fall from its last peak, or the reverse.
+
+    A weight of the fair queue follows the measured cost of its VM's pages, slowly or at once. It must not go
+    up and down, be it in small steps.
+    """
+    peak = trough = weights[0]
+    rises: bool | None = None
+    turns = 0
+    for weight in weights:
+        peak, trough = max(peak, weight), min(trough, weight)
+        if rises is not True and weight > (1.0 + SAME_WEIGHT) * trough:
+            turns += rises is not None
+            rises, peak = True, weight
+        elif rises is not False and peak > (1.0 + SAME_WEIGHT) * weight:
+            turns += rises is not None
+            rises, trough = False, weight
+    return turns
 
 
 def useless_limits_are_lifted(runs: Runs) -> Iterator[Violation]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from daemon_sim.result import COUNTERS, GAUGES, Epoch, Result, SloChange
 from daemon_sim.scenario import DEVICE, Drive, Event, EventKind, Load, Scenario, SimulatedVm
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SECONDS = 600
 SPEC = "preset=fast15,size=64MiB,op=25%,channels=2,dies=2,block=128KiB"
@@ -252,6 +256,30 @@ def test_oscillating_limits_are_violations() -> None:
     run.of("limit_iops")[1, ::2] = 400.0
     (found,) = check(run, names=["settled"])
     assert found.vm == "b"
+
+
+def test_a_weight_may_follow_a_cost_but_not_oscillate() -> None:
+    def settles(weights: NDArray[np.float64]) -> bool:
+        run = result({"a": 1.0, "b": 1.0})
+        run.of("weight")[1] = weights
+        found = check(run, names=["settled"])
+        assert {violation.vm for violation in found} <= {"b"}
+        return not found
+
+    def zigzag(swing: float, steps: int) -> NDArray[np.float64]:
+        """Up by `swing` in so many equal steps of 2 s each, down again, and so on."""
+        up = np.repeat(np.linspace(0.0, np.log1p(swing), steps + 1), 2)
+        return np.exp(np.resize(np.concatenate([up, up[::-1]]), SECONDS))
+
+    at_s = np.arange(SECONDS)
+    assert settles(2.0 ** (at_s / 60)), "a slow drift, as costs change"
+    assert settles(1.06 ** (at_s // 5)), "in steps"
+    assert settles(np.where(at_s < 300, 1.0, 3.0)), "at once"
+    assert settles(np.exp(np.abs(at_s - 360) / 60)), "down and up again: one turn"
+    assert settles(zigzag(0.08, 1)), "noise"
+    assert not settles(zigzag(0.30, 1))
+    assert not settles(zigzag(0.30, 6)), "steps of 5 %"
+    assert not settles(zigzag(0.30, 20)), "steps of 1.3 %, every 40 s"
 
 
 @pytest.mark.parametrize("gain", [0.02, 0.2])
