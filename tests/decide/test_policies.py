@@ -257,6 +257,27 @@ def test_max_iops_is_enforced_and_its_ops_go_to_the_others() -> None:
     assert run.worst_error(5) < 0.05
 
 
+def test_a_vm_whose_pages_come_in_bursts_gets_its_share_and_no_more() -> None:
+    """Three windows with a fifth of its share and one with the rest are no reason for another weight."""
+    policy, plant = Proportional(), Plant([PlantVm("steady", 9.0), PlantVm("bursts", 1.0)], 300)
+    window = plant.window()
+
+    def sample(pages: int) -> DeviceSample:
+        served = (4500, pages)
+        vms = (
+            v._replace(window_s=1.0, requests=n, host_page_writes=n, device_s=1e-4 * n, queued_share=1.0)
+            for v, n in zip(window.vms, served, strict=True)
+        )
+        return replace(window, vms=tuple(vms))
+
+    state, _ = policy.start(window)
+    trims = []
+    for number in range(100):
+        state, _ = policy.step(state, sample(1700 if number % 4 == 3 else 100))
+        trims.append(state.meters["bursts"].trim)
+    assert abs(sum(trims[-20:]) / 20) < 0.25
+
+
 def test_overcommitted_minimums_are_reported() -> None:
     vms = three()
     for vm in vms:

@@ -13,7 +13,8 @@ The weight of VM i is phi_i = e_i c_i exp(g_i), with its entitlement e_i, the me
 c_i and the integral term g' = g + K y', y' = 3/4 y + 1/4 x, x = (d_i - r_i) / mean d_i, of its rate r_i and
 its entitled rate d_i in the window. While all VMs want more, r_i c_i is proportional to phi_i, so that
 x' = x - K y' near 0. The characteristic polynomial z^2 - (7/4 - K/4) z + 3/4 has its roots inside the unit
-circle for 0 < K < 14; at K = 0.15 they are 0.86 +- 0.13i.
+circle for 0 < K < 14; at K = 0.15 they are 0.86 +- 0.13i. No x is clipped: g is K times the sum of errors, in
+which a burst of pages counts in full, as the windows without any do.
 """
 
 import math
@@ -309,7 +310,7 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
         due_amount, due_s = keep * meter.due_amount + due_rate, keep * meter.due_s + 1.0
         # Relative to the mean entitlement: a window counts in proportion to its absolute error.
         error = (due_rate - claim.used) * due_s / due_amount if due_amount else 0.0
-        missed = meter.missed + (min(max(error, -1.0), 1.0) - meter.missed) / MEMORY_WINDOWS
+        missed = meter.missed + (error - meter.missed) / MEMORY_WINDOWS
         trim = min(max(meter.trim + INTEGRAL_GAIN * missed, -LONGEST_TRIM), LONGEST_TRIM)
         trimmed[claim.vm] = meter._replace(due_amount=due_amount, due_s=due_s, missed=missed, trim=trim)
     return trimmed
