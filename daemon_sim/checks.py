@@ -353,7 +353,7 @@ def _changes(limits: NDArray[np.float64]) -> int:
 
 
 def _turns(weights: NDArray[np.float64]) -> int:
-    """Number of turns of a weight: a rise from its last trough after a fall from its last peak, or the reverse.
+    """Turns of a weight: a rise from its last trough after a fall from its last peak, or the reverse.
 
     A weight of the fair queue follows the measured cost of its VM's pages, slowly or at once. It must not go
     up and down, be it in small steps.

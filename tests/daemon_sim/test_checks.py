@@ -272,8 +272,8 @@ def test_a_weight_may_follow_a_cost_but_not_oscillate() -> None:
         return np.exp(np.resize(np.concatenate([up, up[::-1]]), SECONDS))
 
     at_s = np.arange(SECONDS)
-    assert settles(2.0 ** (at_s / 60)), "a slow drift, as costs change"
-    assert settles(1.06 ** (at_s // 5)), "in steps"
+    assert settles(np.exp2(at_s / 60)), "a slow drift, as costs change"
+    assert settles(np.exp2(at_s // 5 / 12)), "in steps of 6 %"
     assert settles(np.where(at_s < 300, 1.0, 3.0)), "at once"
     assert settles(np.exp(np.abs(at_s - 360) / 60)), "down and up again: one turn"
     assert settles(zigzag(0.08, 1)), "noise"
