@@ -18,6 +18,7 @@ from daemon_sim.entitlement import BLOCK_S, WANTS_FROM, Calm, Ledger, Measure, i
 from daemon_sim.result import Epoch, Result
 from daemon_sim.scenario import EventKind
 from slo_ctl.config.settings import DEFAULTS
+from slo_ctl.decide.verdict import SHARE_TOLERANCE
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus
 
 if TYPE_CHECKING:
@@ -62,8 +63,11 @@ P99_LIMITED_S = 180
 """Longest time in which a VM may miss its p99 while others are limited for it."""
 SAME_LIMIT = 0.02
 """Changes of a limit up to this part of it do not count."""
-SAME_WEIGHT = 0.10
-"""Rises and falls of a weight up to this part of it do not count."""
+SAME_WEIGHT = SHARE_TOLERANCE
+"""A weight has settled if it stays this near to the middle of its swings: a share that is as near to the target
+is met, in a window of a few seconds."""
+_TURN = (1.0 + SAME_WEIGHT) / (1.0 - SAME_WEIGHT)
+"""A smaller factor between two weights is no rise or fall."""
 HOSTILE_GAIN = 0.05
 STOP_WITHIN_S = 3.0
 """Longest clean stop; afterwards the drive moves OPS back by itself."""
@@ -363,10 +367,10 @@ def _turns(weights: NDArray[np.float64]) -> int:
     turns = 0
     for weight in weights:
         peak, trough = max(peak, weight), min(trough, weight)
-        if rises is not True and weight > (1.0 + SAME_WEIGHT) * trough:
+        if rises is not True and weight > _TURN * trough:
             turns += rises is not None
             rises, peak = True, weight
-        elif rises is not False and peak > (1.0 + SAME_WEIGHT) * weight:
+        elif rises is not False and peak > _TURN * weight:
             turns += rises is not None
             rises, trough = False, weight
     return turns
