@@ -1,6 +1,6 @@
 """How far `proportional` is from the best static OPS split under the same fair queue.
 
-    .venv/bin/python bench/optimum.py [--only A] [--quick] [--jobs 2] [--json]
+    .venv/bin/python bench/optimum.py [--only A] [--quick] [--verify 20x] [--jobs 2] [--json]
 
 For each scenario a search (grid, then coordinate descent, on runs of 6 drive writes; the best of them
 verified with 20) finds the static OPS split with the highest total, with shares enforced by the fair queue of
@@ -420,11 +420,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", metavar="NAME", action="append", help="a scenario's letter, repeatable")
     parser.add_argument("--quick", action="store_true", help="few scenarios, small effort: under 3 minutes")
+    parser.add_argument("--verify", metavar="LENGTH", help="of the compared runs, such as 40x (drive writes)")
     parser.add_argument("--jobs", type=int, default=1, help="scenarios at a time")
     parser.add_argument("--json", action="store_true", help="JSON instead of the table")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also a table for the documentation")
     options = parser.parse_args()
     effort = QUICK if options.quick else FULL
+    effort = replace(effort, verify=options.verify or effort.verify)
     with tempfile.TemporaryDirectory() as folder:
         scenes = []
         for scene in optimum_scenes(Path(folder)):
