@@ -64,8 +64,8 @@ P99_LIMITED_S = 180
 SAME_LIMIT = 0.02
 """Changes of a limit up to this part of it do not count."""
 SAME_WEIGHT = SHARE_TOLERANCE
-"""A weight has settled if it stays this near to the middle of its swings: a share that is as near to the target
-is met, in a window of a few seconds."""
+"""A weight has settled if it stays this near to the middle of its swings: a share that is as near to its
+target is met, in a window of a few seconds."""
 _TURN = (1.0 + SAME_WEIGHT) / (1.0 - SAME_WEIGHT)
 """A smaller factor between two weights is no rise or fall."""
 HOSTILE_GAIN = 0.05
