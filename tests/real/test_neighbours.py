@@ -94,6 +94,8 @@ def neighbour_while(server: Server, front_end: str, kind: str, each: int) -> tup
     # How a front end splits requests does not depend on the latency of the drive.
     [*(("none", front_end) for front_end in FLOODS), ("real", "NBD")],
     indirect=["server"],
+    # Otherwise each test has a server of its own, as the front end is no fixture with a scope.
+    scope="module",
 )
 def test_large_requests_cost_a_neighbour_no_more_than_small_ones(
     server: Server, front_end: str, kind: str
