@@ -28,7 +28,7 @@ WARNED = "WARNING VM b on fast: unapplied: "
 CONFIG = """
 [daemon]
 epoch = "250ms"
-window = "4s"
+window = "{window_s}s"
 [libvirt]
 uri = "none"
 [[device]]
@@ -37,9 +37,9 @@ path = "{path}"
 """
 
 
-def configure(root: Path, path: str, groups: Cgroups, slos: dict[str, str]) -> None:
+def configure(root: Path, path: str, groups: Cgroups, slos: dict[str, str], window_s: int = 4) -> None:
     vms = [f'[vm.{vm}]\n{slo}\ncgroup = "{groups.path(vm)}"' for vm, slo in slos.items()]
-    (root / "slo-ctl.toml").write_text("\n".join([CONFIG.format(path=path), *vms]))
+    (root / "slo-ctl.toml").write_text("\n".join([CONFIG.format(path=path, window_s=window_s), *vms]))
 
 
 def fio_on(path: str) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def test_low_demand_is_distinguished_from_low_service(root: Path, accounting: st
             loop_device(64 << 20, "bfq", low_latency=0) as (path, _),
             clients(groups, root) as readers,
         ):
-            configure(root, path, groups, {"a": "weight = 1", "b": "weight = 9"})
+            configure(root, path, groups, {"a": "weight = 1", "b": "weight = 9"}, window_s=2)
             one_at_a_time = ("--ioengine=psync", "--iodepth=1")
             readers.start("a", *fio_on(path), *one_at_a_time, "--numjobs=4")
             readers.start("b", *fio_on(path), *one_at_a_time, "--rate_iops=20")
