@@ -34,6 +34,8 @@ from slo_ctl.replay.recording import RecordedVm, drive_of_size
 from traces import Batch, Op, open_trace
 
 PAGE = 4096
+REPLAY = ("replay", "--jobs", "1", "--quiet")
+"""In this process: each worker would import slo-ctl again, which takes longer than these replays."""
 
 
 @contextmanager
@@ -115,14 +117,14 @@ def test_a_served_device_is_recorded_and_replayed(root: Path, capsys: pytest.Cap
     scenario = (out / "scenario.toml").read_text()
     once = scenario.replace('remap = "modulo"', 'remap = "modulo"\nloops = 1')
     (out / "once.toml").write_text(once + "\n")
-    assert slo_ctl(["replay", str(out / "once.toml"), "--window", "all", "--json", "--quiet"]) == 0
+    assert slo_ctl([*REPLAY, str(out / "once.toml"), "--window", "all", "--json"]) == 0
     replayed = json.loads(capsys.readouterr().out)
     assert [each["policy"] for each in replayed["runs"]] == ["shared", "proportional"]
     for each in replayed["runs"]:
         assert each["host_page_writes"] == pages(traced, Op.WRITE) + 3
         assert {vm["name"]: vm["weight"] for vm in each["vms"]} == {"a": 3, "b": 1, "idle": 1}
     duration = f"{report['elapsed_s'] + 1:g}s"
-    assert slo_ctl(["replay", str(out / "scenario.toml"), "--duration", duration, "--quiet"]) == 0
+    assert slo_ctl([*REPLAY, str(out / "scenario.toml"), "--duration", duration]) == 0
 
 
 def test_weights_are_those_of_slos_not_those_that_a_policy_has_set(root: Path) -> None:
@@ -200,7 +202,7 @@ def test_what_was_recorded_until_the_server_died_is_kept(root: Path) -> None:
     assert report["problem"]
     assert report["problem"] in error
     assert list(requests(out / "d.csv.zst").offset_bytes) == [8 * PAGE]
-    assert slo_ctl(["replay", report["scenario"], "--duration", "1s", "--quiet"]) == 0
+    assert slo_ctl([*REPLAY, report["scenario"], "--duration", "1s"]) == 0
 
 
 class FillsTheDisk:
@@ -250,7 +252,7 @@ def test_what_was_recorded_until_the_disk_was_full_is_kept(
         assert (late["requests"], late["trace"]) == (0, None)
         (disk / "other").unlink()
         assert sorted(path.name for path in out.iterdir()) == ["a.csv.zst", "scenario.toml"]
-        assert slo_ctl(["replay", str(out / "scenario.toml"), "--duration", "1s", "--quiet"]) == 0
+        assert slo_ctl([*REPLAY, str(out / "scenario.toml"), "--duration", "1s"]) == 0
 
 
 @pytest.fixture
@@ -299,7 +301,7 @@ def test_a_block_device_is_recorded(root: Path, tracefs: None) -> None:
     assert int((traced.op == Op.WRITE).sum()) == job["write"]["total_ios"]
     assert pages(traced, Op.WRITE) == job["write"]["io_bytes"] // PAGE
     duration = f"{report['elapsed_s'] + 1:g}s"
-    assert slo_ctl(["replay", report["scenario"], "--duration", duration, "--quiet"]) == 0
+    assert slo_ctl([*REPLAY, report["scenario"], "--duration", duration]) == 0
 
 
 @pytest.mark.parametrize("sizes_mib", [[20 << 10], [8 << 10] * 3, [512, 20], [16] * 4])
