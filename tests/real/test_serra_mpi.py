@@ -147,7 +147,7 @@ def test_ctrl_c_on_mpirun_keeps_completed_measurements(root: Path, place: Path, 
     assert "Traceback" not in stderr
     kept = stored(root)["measurement"]
     assert kept
-    # mpirun forwards the output of a rank only while mpirun itself runs, which may not be to the end.
+    # mpirun forwards the output of a rank only while mpirun itself runs, which may be less of it, or nothing.
     if out.endswith("}\n"):
         printed = json.loads(out)
         assert (printed["stopped"], printed["complete"], printed["measurement"]) == (
@@ -156,7 +156,7 @@ def test_ctrl_c_on_mpirun_keeps_completed_measurements(root: Path, place: Path, 
             kept,
         )
     else:
-        assert out.startswith("{")
+        assert out == "" or out.startswith("{")
     assert_nothing_is_left(place)
 
 
