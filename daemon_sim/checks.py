@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from daemon_sim.entitlement import BLOCK_S, WANTS_FROM, Calm, Ledger, Measure, ideal_pages
 from daemon_sim.result import Epoch, Result
@@ -20,9 +20,6 @@ from daemon_sim.scenario import EventKind
 from slo_ctl.config.settings import DEFAULTS
 from slo_ctl.decide.verdict import SHARE_TOLERANCE
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SERVED_WINDOW_S = 10
 SERVED_AROUND_S = 20
@@ -359,8 +356,8 @@ def _changes(limits: NDArray[np.float64]) -> int:
 def _turns(weights: NDArray[np.float64]) -> int:
     """Turns of a weight: a rise from its last trough after a fall from its last peak, or the reverse.
 
-    A weight of the fair queue follows the measured cost of its VM's pages, slowly or at once. It must not go
-    up and down, be it in small steps.
+    A weight of the fair queue follows the measured cost of its VM's pages, slowly or at once. It must not
+    oscillate, in small steps or large ones.
     """
     peak = trough = weights[0]
     rises: bool | None = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from daemon_sim.checks import Violation, check
 from daemon_sim.entitlement import Ledger, ideal_pages
@@ -14,9 +14,6 @@ from daemon_sim.result import COUNTERS, GAUGES, Epoch, Result, SloChange
 from daemon_sim.scenario import DEVICE, Drive, Event, EventKind, Load, Scenario, SimulatedVm
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SECONDS = 600
 SPEC = "preset=fast15,size=64MiB,op=25%,channels=2,dies=2,block=128KiB"
