@@ -426,7 +426,8 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also a table for the documentation")
     options = parser.parse_args()
     effort = QUICK if options.quick else FULL
-    effort = replace(effort, verify=options.verify or effort.verify)
+    if options.verify:
+        effort = replace(effort, verify=options.verify)
     with tempfile.TemporaryDirectory() as folder:
         scenes = []
         for scene in optimum_scenes(Path(folder)):
