@@ -9,7 +9,7 @@ from fake_sys import block_device
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
-from slo_ctl.act.queue import BlockQueueActuator, find_scheduler_problem
+from slo_ctl.act.queue import BlockQueueActuator, check_has_scheduler
 from slo_ctl.decide.scheduler import cost_knob, scheduler_knob
 from slo_ctl.model.setting import ActError, Knob, Lever, OutcomeState, Setting
 
@@ -176,9 +176,11 @@ def test_partitions_and_stacked_devices_are_refused(tmp_path: Path) -> None:
     disk = tmp_path / "sdx"
     (disk / "sdx1").mkdir(parents=True)
     (disk / "sdx1" / "partition").write_text("1\n")
-    assert "is a partition" in str(find_scheduler_problem(disk / "sdx1"))
+    with pytest.raises(ActError, match="is a partition"):
+        check_has_scheduler(disk / "sdx1")
     (tmp_path / "nvme0n1" / "slaves" / "nvme0c0n1").mkdir(parents=True)
-    assert "nvme0c0n1" in str(find_scheduler_problem(tmp_path / "nvme0n1"))
+    with pytest.raises(ActError, match="nvme0c0n1"):
+        check_has_scheduler(tmp_path / "nvme0n1")
 
 
 @pytest.mark.parametrize(

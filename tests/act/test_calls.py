@@ -44,7 +44,7 @@ def test_text_does_not_change_while_a_call_hangs() -> None:
         now_s = seconds
         with pytest.raises(ActError) as refused:
             calls.call("stuck", gate.wait)
-        texts.add(refused.value.reason)
+        texts.add(refused.value.message)
     assert texts == {f"{WHAT} has not answered for 0.01 s"}
     gate.set()
     calls.close()
