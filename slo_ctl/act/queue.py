@@ -51,14 +51,11 @@ class BlockQueueActuator(Actuator[SettingValue]):
 
     levers = frozenset({Lever.DEVICE_SCHEDULER, Lever.DEVICE_COST})
 
-    def __init__(self, sys: Path, cgroup_v2: Path | None, tick_ms: float | None = None) -> None:
-        """`cgroup_v2`: root of cgroup v2; None if there is none with the io controller.
-
-        `tick_ms`: tick of the kernel's clock; None: that of this kernel.
-        """
+    def __init__(self, sys: Path, cgroup_v2: Path | None) -> None:
+        """`cgroup_v2`: root of cgroup v2; None if there is none with the io controller."""
         self._sys = sys
         self._cgroup = cgroup_v2
-        self._tick_ms = tick_ms or time.clock_getres(_MONOTONIC_COARSE) * 1e3
+        self._tick_ms = time.clock_getres(_MONOTONIC_COARSE) * 1e3
 
     def normalise(self, knob: Knob, value: SettingValue) -> SettingValue:
         """The value with times rounded to ticks, as the kernel stores them."""

@@ -54,14 +54,12 @@ class BoundedCalls:
         service: str,
         *,
         timeout_s: float = TIMEOUT_S,
-        max_threads: int = MAX_THREADS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`service` names the called service in error messages."""
         self._service = service
         self._timeout_s = timeout_s
         self._reduced_timeout_s = _REDUCED_TIMEOUT_S
-        self._max_threads = max_threads
         self._clock = clock
         self._hanging: dict[str, _Call] = {}
         self._unanswered_since_s: float | None = None
@@ -76,7 +74,7 @@ class BoundedCalls:
         """
         self._forget_finished()
         hanging = self._hanging.get(key)
-        if hanging is not None or len(self._hanging) >= self._max_threads:
+        if hanging is not None or len(self._hanging) >= MAX_THREADS:
             raise self._no_answer()
         call = _Call(do, self._clock, self._clock())
         if self._threads <= len(self._hanging):

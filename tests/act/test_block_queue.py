@@ -213,7 +213,10 @@ def test_missing_io_cost_is_reported(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("tick_ms", "kept"), [(1.0, "10"), (4.0, "12"), (10.0, "10")])
-def test_times_are_rounded_to_whole_ticks(host: Host, tick_ms: float, kept: str) -> None:
-    actuator = BlockQueueActuator(host.sys, None, tick_ms)
+def test_times_are_rounded_to_whole_ticks(
+    host: Host, monkeypatch: pytest.MonkeyPatch, tick_ms: float, kept: str
+) -> None:
+    monkeypatch.setattr("time.clock_getres", lambda _clock: tick_ms / 1e3)
+    actuator = BlockQueueActuator(host.sys, None)
     wanted = "mq-deadline read_expire=10 fifo_batch=10"
     assert actuator.normalise(SCHEDULER, wanted) == f"mq-deadline read_expire={kept} fifo_batch=10"
