@@ -18,7 +18,7 @@ from slo_ctl.act.domain_metadata import DomainState, NoDomainError, WritableDoma
 from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import JsonStore
-from slo_ctl.drives.attach import choose_target, disk_at, disks_in
+from slo_ctl.drives.attach import choose_target, disk_at, disk_element, disk_text, disks_in
 from slo_ctl.host.block_device import BY_ID, lasting_link
 from slo_ctl.host.libvirt import disk_of
 from slo_ctl.host.nvme import drive, pages
@@ -209,17 +209,12 @@ def stable_path(block: Path, nsid: int, by_id: Path = BY_ID, timeout_s: float = 
 
 def block_xml(path: Path, target: str, bus: str, size_bytes: int | None) -> str:
     """libvirt's XML of a disk with the first `size_bytes` of a block device; None: all of it."""
-    disk = ElementTree.Element("disk", type="block", device="disk")
-    ElementTree.SubElement(
-        disk, "driver", name="qemu", type="raw", cache="none", io="native", discard="unmap"
-    )
+    disk = disk_element("block", cache="none", io="native", discard="unmap")
     source = ElementTree.SubElement(disk, "source", dev=str(path))
     if size_bytes is not None:
         slices = ElementTree.SubElement(source, "slices")
         ElementTree.SubElement(slices, "slice", type="storage", offset="0", size=str(size_bytes))
-    ElementTree.SubElement(disk, "target", dev=target, bus=bus)
-    ElementTree.indent(disk)
-    return ElementTree.tostring(disk, encoding="unicode")
+    return disk_text(disk, target, bus)
 
 
 def target_of(domain: WritableDomain, path: Path) -> str | None:

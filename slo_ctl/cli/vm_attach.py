@@ -86,7 +86,7 @@ def attach(
         # The disks of the VM are unknown; the first name is rarely free.
         _print_disk(namespace, device_name, (target or f"{first_target[:-1]}b", bus), json_)
         return
-    with writable_libvirt(_uri(host)) as (connection, module):
+    with writable_libvirt(host.required_uri) as (connection, module):
         domain = find_domain(connection, module, name)
         users = disks.users_of(all_xml(connection, module), store.places) | configured
         namespace = disks.choose_namespace(status, namespace_name, size_bytes, users)
@@ -141,7 +141,7 @@ def detach(
     from slo_ctl.drives import attach as disks
 
     host = VmHost(root, connect)
-    with writable_domain(_uri(host), name) as domain:
+    with writable_domain(host.required_uri, name) as domain:
         disks_found = {}
         for state in _affected_states(domain, persistent):
             disk = disks.disk_at(domain.xml(state), target)
@@ -183,12 +183,6 @@ _SOCKET_HINT = (
 )
 
 
-def _uri(host: VmHost) -> str:
-    if host.libvirt_uri is None:
-        raise UserError("libvirt is not configured", "set [libvirt] uri, or use --connect URI")
-    return host.libvirt_uri
-
-
 def _configured_users(host: VmHost, name: str) -> dict[Tenant, str]:
     """Namespaces that the configuration assigns to other VMs, with the name and source of the VM."""
     return {
@@ -213,7 +207,7 @@ def _affected_states(domain: WritableDomain, persistent: bool | None) -> tuple[D
 def _require_local_host(host: VmHost) -> None:
     from slo_ctl.host.libvirt import is_local
 
-    if not is_local(_uri(host)):
+    if not is_local(host.required_uri):
         raise UserError(
             f"{host.libvirt_uri} is another host: its VMs cannot reach a Unix socket of this host",
             "run `slo-ctl vm attach` on the host of the VM",

@@ -343,14 +343,13 @@ def _set_in_metadata(host: VmHost, request: _Request) -> _Changed:
     """Change the metadata of all domains; when one fails, restore those before it."""
     from slo_ctl.act.domain_metadata import find_domain, read_metadata, writable_libvirt, write_metadata
 
-    if host.libvirt_uri is None:
-        raise UserError("--metadata: libvirt is not configured", "set [libvirt] uri, or use --connect URI")
+    uri = host.required_uri
     for key in request.change.chosen:
         raise UserError(
             f"--metadata: a {key} is of this host, and metadata migrate with the VM",
             "leave --metadata out, or write the fields themselves",
         )
-    with writable_libvirt(host.libvirt_uri) as (connection, module):
+    with writable_libvirt(uri) as (connection, module):
         domains = [find_domain(connection, module, vm) for vm in request.vms]
         before = [read_metadata(domain) for domain in domains]
         after = [

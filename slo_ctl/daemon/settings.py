@@ -326,12 +326,10 @@ class Actuators:
 
     def drop_libvirt(self) -> None:
         """Close the connections to libvirt, whose configuration changed."""
-        if self.libvirt is not None:
-            self.libvirt.close()
-            self.libvirt = None
-        if self._histograms is not None:
-            self._histograms.close()
-            self._histograms = None
+        for actuator in (self.libvirt, self._histograms):
+            if actuator is not None:
+                actuator.close()
+        self.libvirt = self._histograms = None
 
     def close(self) -> None:
         self.drop_libvirt()
