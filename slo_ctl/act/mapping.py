@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 from pydantic import ConfigDict
 
-from slo_ctl.act.domain_metadata import DomainState, NoDomainError, WritableDomain
+from slo_ctl.act.domain import DomainState, NoDomainError, WritableDomain
 from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import JsonStore

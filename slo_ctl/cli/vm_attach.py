@@ -18,7 +18,7 @@ from slo_ctl.cli.vm_host import VmHost
 from slo_ctl.model.host import Tenant
 
 if TYPE_CHECKING:
-    from slo_ctl.act.domain_metadata import DomainState, WritableDomain
+    from slo_ctl.act.domain import DomainState, WritableDomain
     from slo_ctl.drives.status import NamespaceStatus
 
 
@@ -68,7 +68,7 @@ def attach(
     slo-ctl vm attach web ssd0 --size 4GiB --target vdb --persistent
     slo-ctl vm attach web ssd0/web --bus vhost-user      # with `device serve --vhost-user`
     """
-    from slo_ctl.act.domain_metadata import DomainState, find_domain, writable_libvirt
+    from slo_ctl.act.domain import DomainState, find_domain, writable_libvirt
     from slo_ctl.drives import attach as disks
     from slo_ctl.drives.status import device_status
     from slo_ctl.drives.store import DeviceStore
@@ -136,7 +136,7 @@ def detach(
     Examples:
     slo-ctl vm detach web vdb
     """
-    from slo_ctl.act.domain_metadata import writable_domain
+    from slo_ctl.act.domain import writable_domain
     from slo_ctl.act.mapping import is_released
     from slo_ctl.drives import attach as disks
 
@@ -195,7 +195,7 @@ def _configured_users(host: VmHost, name: str) -> dict[Tenant, str]:
 
 def _affected_states(domain: WritableDomain, persistent: bool | None) -> tuple[DomainState, ...]:
     """States that a change affects, by --persistent or --live. Raises UserError."""
-    from slo_ctl.act.domain_metadata import DomainState
+    from slo_ctl.act.domain import DomainState
 
     if persistent is True and not domain.persistent:
         raise UserError(f"VM {domain.name} is transient: it has no definition to change", "omit --persistent")
@@ -243,7 +243,7 @@ def _print_change(
     json_: bool,
     notes: list[str],
 ) -> None:
-    from slo_ctl.act.domain_metadata import DomainState
+    from slo_ctl.act.domain import DomainState
 
     if json_:
         print_json(

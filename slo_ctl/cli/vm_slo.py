@@ -341,7 +341,7 @@ def _change_without_daemon(host: VmHost, request: _Request) -> tuple[VmSlo, ...]
 
 def _set_in_metadata(host: VmHost, request: _Request) -> _Changed:
     """Change the metadata of all domains; when one fails, restore those before it."""
-    from slo_ctl.act.domain_metadata import find_domain, read_metadata, writable_libvirt, write_metadata
+    from slo_ctl.act.domain import find_domain, read_metadata, writable_libvirt, write_metadata
 
     uri = host.required_uri
     for key in request.change.chosen:

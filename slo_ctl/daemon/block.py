@@ -11,8 +11,13 @@ from pathlib import Path
 from slo_ctl.base.errors import ObserveGone
 from slo_ctl.base.kernel_files import read_bounded, read_text
 from slo_ctl.base.text import and_list
-from slo_ctl.daemon.activity import EntitlementChanges, MeasuredCapacity, WindowedMaximums
-from slo_ctl.daemon.device_view import DeviceView, total_iops
+from slo_ctl.daemon.device import (
+    DeviceView,
+    EntitlementChanges,
+    MeasuredCapacity,
+    WindowedMaximums,
+    total_iops,
+)
 from slo_ctl.daemon.files import DeviceClaims
 from slo_ctl.daemon.nvme import DriveOpsControl, NvmeState, NvmeWatches, OpsRequest
 from slo_ctl.daemon.throttle import BlockDemand, Throttler, merge_by_vm

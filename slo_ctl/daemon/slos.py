@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.config.settings import Config
-from slo_ctl.daemon.device_view import DeviceView
+from slo_ctl.daemon.device import DeviceView
 from slo_ctl.decide.groups import Rates, slos_in_group
 from slo_ctl.decide.slo_sources import DEFAULT, METADATA, VM_SET
 from slo_ctl.host.libvirt import fields_of

@@ -1,4 +1,4 @@
-"""Writing an SLO into the metadata of a libvirt domain: in the running VM and in its definition."""
+"""A VM of libvirt over a connection for changes, and writing its SLO into its metadata."""
 
 from __future__ import annotations
 
