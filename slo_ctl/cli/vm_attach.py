@@ -72,7 +72,7 @@ def attach(
     from slo_ctl.drives import attach as disks
     from slo_ctl.drives.status import device_status
     from slo_ctl.drives.store import DeviceStore
-    from slo_ctl.host.libvirt import all_xml
+    from slo_ctl.host.libvirt import LibvirtHost
 
     host = VmHost(root, connect)
     device_name, namespace_name = disks.split_device(device)
@@ -88,7 +88,7 @@ def attach(
         return
     with writable_libvirt(host.required_uri) as (connection, module):
         domain = find_domain(connection, module, name)
-        users = disks.users_of(all_xml(connection, module), store.places) | configured
+        users = disks.users_of(LibvirtHost(connection, module).all_xml(), store.places) | configured
         namespace = disks.choose_namespace(status, namespace_name, size_bytes, users)
         xml_of_states = [domain.xml(state) for state in domain.states]
         target_and_bus = disks.choose_target(xml_of_states, target, bus)

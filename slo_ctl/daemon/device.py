@@ -1,4 +1,4 @@
-"""What all kinds of managed devices have: problems, view for the status, activity, capacity, speed of moves."""
+"""What all kinds of managed devices have: problems, a view for the status, activity, capacity, move speed."""
 
 from __future__ import annotations
 
