@@ -56,7 +56,6 @@ class WritableDomain:
 
     @property
     def states(self) -> tuple[DomainState, ...]:
-        """The states that it has."""
         exists = {DomainState.RUNNING: self.running, DomainState.DEFINITION: self.persistent}
         return tuple(state for state in DomainState if exists[state])
 

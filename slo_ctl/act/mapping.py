@@ -54,7 +54,6 @@ class Namespaces:
     """Manages the namespaces of one drive through one controller. Methods raise UserError."""
 
     def __init__(self, tool: NvmeTool, device: NvmeDevice, sys: Path, dev: Path) -> None:
-        """`sys` and `dev` are /sys and /dev."""
         self._tool = tool
         self._device = device
         self._name = device.controller.name

@@ -56,13 +56,11 @@ class MappingCommand:
 
     @cached_property
     def tool(self) -> NvmeTool:
-        """nvme-cli."""
         from slo_ctl.host.nvme.command import NvmeTool
 
         return NvmeTool()
 
     def drive(self, device: str) -> NvmeDevice:
-        """The drive that `device` names."""
         from slo_ctl.host.nvme.drive import controller_of, discover
 
         return discover(self.tool, controller_of(device, SYS), SYS)

@@ -277,7 +277,6 @@ class _Request:
     dry_run: bool = False
 
     def body(self) -> dict[str, Any]:
-        """Body of the request to the API."""
         return {"vms": self.vms, "fields": self.fields, "force": self.force, "dry_run": self.dry_run}
 
     @property

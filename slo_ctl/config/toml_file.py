@@ -43,7 +43,6 @@ class ConfigFile:
         return self.lines.get(where, 1)
 
     def value(self, where: Location) -> Any:
-        """The value at `where`, as it is written."""
         value: Any = self.tables
         for key in where:
             value = value[key]

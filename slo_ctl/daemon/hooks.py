@@ -220,7 +220,6 @@ def environment(change: VerdictChange) -> dict[str, str]:
 # The address of `webhook`, to which each change is sent by HTTP POST.
 
 REQUEST_LIMIT_S = 5.0
-"""Time limit for a request."""
 FORMAT_VERSION = 1
 
 _REQUEST_POLL_S = 0.05

@@ -233,7 +233,6 @@ def _texts(values: str | Iterable[str]) -> Iterator[str]:
 
 
 def _priority(level: int) -> str:
-    """The syslog priority."""
     if level >= logging.ERROR:
         return "3"
     if level >= logging.WARNING:

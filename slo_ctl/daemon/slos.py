@@ -232,7 +232,6 @@ class VmSlos:
         self._groups = Groups()
 
     def update(self, inventory: Inventory, config: Config) -> EpochSlos:
-        """The SLOs of this epoch."""
         try:
             self._vm_set, self._vm_set_problem = self.store.read(), ""
         except UserError as error:

@@ -157,7 +157,6 @@ class WatchThread:
             self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify()

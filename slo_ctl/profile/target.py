@@ -34,7 +34,6 @@ class Kind(StrEnum):
     MADE_FILE = "made file"
     """Test file that is created for the profile and removed afterwards."""
     FILE = "file"
-    """Existing file."""
     BLOCK = "block device"
     NBD = "NBD export"
 

@@ -42,7 +42,6 @@ OptionalCount = Annotated[int | None, BeforeValidator(_finite)]
 
 
 CURVE_PERCENTILES = (1.0, 5.0, *map(float, range(10, 100, 10)), 95.0, 98.0, 99.0, 99.5, 99.9)
-"""Percentiles of `Percentiles.curve`."""
 
 
 class Percentiles(StrictModel):

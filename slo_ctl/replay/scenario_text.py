@@ -56,12 +56,10 @@ class ScenarioText:
         self.places |= {(self.device_where, key): "--device" for key in pairs}
 
     def add_vm(self, text: str) -> None:
-        """Add a `--vm`."""
         pairs = split_pairs(f"--vm {text}", text)
         self.vms.append((f"--vm {pairs.get('name') or text}", pairs))
 
     def add_event(self, text: str) -> None:
-        """Add an `--event`."""
         self.events.append((f"--event {text}", split_pairs(f"--event {text}", text)))
 
     def set(self, key: str, text: str | None) -> None:
