@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,6 +19,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import JsonStore
 from slo_ctl.drives.attach import choose_target, disk_at, disk_element, disk_text, disks_in
 from slo_ctl.host.block_device import BY_ID, lasting_link
+from slo_ctl.host.calls import run_program
 from slo_ctl.host.libvirt import disk_of
 from slo_ctl.host.nvme import drive, pages
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeError, NvmeTool
@@ -170,17 +170,8 @@ class Namespaces:
             f"--length={length_bytes}",
             str(self._dev / block),
         ]
-        try:
-            result = subprocess.run(  # noqa: S603 - no shell
-                command,
-                stdin=subprocess.DEVNULL,  # on a terminal it would require --force if it finds a file system
-                capture_output=True,
-                text=True,
-                timeout=_DISCARD_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise UserError(f"`{' '.join(command)}`: {error}", "install util-linux; see `dmesg`") from None
+        # Without a terminal, on which it would require --force if it finds a file system.
+        result = run_program(command, _DISCARD_TIMEOUT_S, "install util-linux; see `dmesg`")
         if result.returncode:
             raise UserError(
                 f"`{' '.join(command)}` failed with status {result.returncode}: "

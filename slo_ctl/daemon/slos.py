@@ -57,7 +57,7 @@ def slo_by_source(
     vm: str, vm_set: StoredSlos, metadata: Mapping[str, SloFields], config: Config
 ) -> SloBySource:
     """SLO of a VM in each source, for `resolve`."""
-    configured = config.with_slo_of(vm)
+    configured = config.slo_table_of(vm)
     entries = {
         VM_SET: vm_set.get(vm, SloEntry()),
         METADATA: SloEntry(metadata.get(vm, {})),

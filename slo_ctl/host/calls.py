@@ -1,18 +1,45 @@
-"""Services that may hang: calls in threads with a timeout, and threads that follow a service."""
+"""What may hang: programs and calls in threads with a timeout, and threads that follow a service."""
 
 from __future__ import annotations
 
 import math
+import os
 import queue
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from slo_ctl.base.errors import UserError
 from slo_ctl.model.setting import ActError
 
 Result = TypeVar("Result")
+
+
+def run_program(command: Sequence[str], timeout_s: float, hint: str) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, without input and with untranslated output.
+
+    Raises UserError, with this hint, if it cannot be run or has not ended in time.
+    """
+    try:
+        return subprocess.run(  # noqa: S603 - no shell
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except OSError as error:
+        raise UserError(f"{command[0]}: {error.strerror}", hint) from None
+    except subprocess.TimeoutExpired:
+        raise UserError(f"`{' '.join(command)}` has not ended after {timeout_s:g} s", hint) from None
+
+
+# Calls in threads.
 
 TIMEOUT_S = 1.0
 _REDUCED_TIMEOUT_S = 0.1
