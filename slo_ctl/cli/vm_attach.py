@@ -26,8 +26,7 @@ _PERSISTENT = Annotated[
     bool | None,
     typer.Option(
         "--persistent/--live",
-        help="Change the definition of the VM, or only the running VM. [default: both, as far as the VM is "
-        "defined or runs]",
+        help="Change the definition of the VM, or only the running VM. [default: both, where they exist]",
     ),
 ]
 

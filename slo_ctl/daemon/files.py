@@ -146,7 +146,7 @@ class DaemonLock:
     def restore(self) -> str:
         """Lock the path again if the file there was removed.
 
-        Returns the process that has locked it meanwhile, else an empty text.
+        Returns the process that has locked it meanwhile, else an empty string.
         """
         try:
             if os.path.samestat(self._path.stat(), os.fstat(self._descriptor)):
@@ -207,7 +207,7 @@ class DeviceClaims:
         self._held: dict[DeviceNumber, DaemonLock] = {}
 
     def take(self, number: DeviceNumber) -> str:
-        """Claim a device. Returns the process that has claimed it, else an empty text."""
+        """Claim a device. Returns the process that has claimed it, else an empty string."""
         if number in self._held:
             return self._held[number].restore()
         try:

@@ -258,7 +258,7 @@ class Webhook:
         return (FAILED, problem) if problem else (DONE, "")
 
     def _post(self, connection: _Connection, body: bytes) -> str:
-        """Send a request. Returns why it failed, or an empty text."""
+        """Send a request. Returns why it failed, or an empty string."""
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"slo-ctl/{tool_version()}",

@@ -134,7 +134,7 @@ def _refuse_signatures(target: str, found: str) -> None:
 
 
 def _signatures(path: Path) -> str:
-    """Types of file systems, partition tables, RAID and LVM members on it, or an empty text."""
+    """Types of file systems, partition tables, RAID and LVM members on it, or an empty string."""
     found: list[str] = []
     wipefs, blkid = _program("wipefs"), _program("blkid")
     listing = [wipefs, "--no-act", "--noheadings", "--output", "TYPE", "--", str(path)]

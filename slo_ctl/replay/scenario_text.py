@@ -160,7 +160,7 @@ def _setting_text(where: str, value: object) -> str:
     if isinstance(value, str | int | float):
         return str(value)
     if isinstance(value, list):
-        raise UserError(f"{where}: a value in the list is not a text", 'such as ["shared", "static"]')
+        raise UserError(f"{where}: a value in the list is not a string", 'such as ["shared", "static"]')
     raise UserError(f"{where}: must be a single value", "see the scenario file in the documentation")
 
 
