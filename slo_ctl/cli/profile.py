@@ -227,7 +227,7 @@ def profile(
             ("--budget", budget),
         )
         _refuse_with_show([option for option, given in measuring if given])
-        found = stored_record(store, target, sources, "profile", "profile")
+        found = stored_record(store, target, sources, "no profile of", "profile")
         _deliver(found.record, method, found, every_size, agios, plot, json_)
         if not json_:
             print_stored(target, root)

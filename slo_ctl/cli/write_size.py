@@ -108,7 +108,7 @@ def write_size(
     else:
         sources, store = identity_sources(root), WriteSizeStore(profiles_folder(root))
         if show:
-            found = stored_record(store, str(target), sources, "write size", "write-size")
+            found = stored_record(store, str(target), sources, "no stored result for", "write-size")
             _print_finding(found.record, False, found, plot, json_)
             return
     low, high = _size_range(sizes)

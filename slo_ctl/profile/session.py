@@ -326,10 +326,13 @@ def identify_target(request_target: str, sources: IdentitySources) -> Identity:
 
 
 def stored_record(
-    store: RecordStore[R], target: str, sources: IdentitySources, noun: str, command: str
+    store: RecordStore[R], target: str, sources: IdentitySources, missing: str, command: str
 ) -> FoundRecord[R]:
-    """The stored record of a target. Raises UserError, with the command that makes one, without any."""
+    """The stored record of a target.
+
+    Raises UserError if there is none: `missing` and the target, with the `command` that makes one.
+    """
     found = store.find(identify_target(target, sources))
     if found is None:
-        raise UserError(f"no {noun} of {target}", f"measure it with: slo-ctl device {command} {target}")
+        raise UserError(f"{missing} {target}", f"measure it with: slo-ctl device {command} {target}")
     return found
