@@ -34,7 +34,6 @@ from lab.parts import (
     Drive,
     Parts,
     PreparedDrive,
-    p99_ms,
     pages_per_s,
     share_error,
     total_pages_per_s,
@@ -119,7 +118,7 @@ def row_of(mix: str, depth: int, levers: str, run: RunResult, unit: ShareBy) -> 
     by_pages = unit is ShareBy.PAGES
     amounts = [pages_per_s(v) if by_pages else v.iops or 0.0 for v in run.vms]
     whole = sum(amounts) or 1.0
-    latencies = [p99_ms(v) for v in run.vms]
+    latencies = [v.p99_us / 1e3 for v in run.vms]
     return Row(
         mix=mix,
         depth=depth,

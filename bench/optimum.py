@@ -42,7 +42,6 @@ from lab.parts import (
     PreparedDrive,
     Split,
     held,
-    p99_ms,
     pages_per_s,
     share_error,
     total_pages_per_s,
@@ -120,7 +119,7 @@ def figures_of(run: RunResult) -> Figures:
                 share_error=v.share_error or 0.0,
                 ops_blocks=v.ops_blocks or 0,
                 waf=v.waf or 1.0,
-                p99_ms=p99_ms(v),
+                p99_ms=v.p99_us / 1e3,
                 limited=v.limited,
             )
             for v in run.vms

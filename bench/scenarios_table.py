@@ -24,7 +24,7 @@ import numpy as np
 from acceptance import vm
 from made_traces import write_trace
 
-from lab.parts import Drive, PreparedDrive, p99_ms, pages_per_s, total_pages_per_s
+from lab.parts import Drive, PreparedDrive, pages_per_s, total_pages_per_s
 from slo_ctl.decide.policies.fast15 import Shared
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.replay.result import RunResult
@@ -179,8 +179,8 @@ def compare_runs(name: str, run: RunResult, shared: RunResult) -> Compared:
                 entitled=None if run.events or not data else (own.target_share or 0.0) * total,
                 got=pages_per_s(own) if data else own.iops or 0.0,
                 shared=pages_per_s(other) if data else other.iops or 0.0,
-                p99_ms=p99_ms(own),
-                shared_p99_ms=p99_ms(other),
+                p99_ms=own.p99_us / 1e3,
+                shared_p99_ms=other.p99_us / 1e3,
                 ops_blocks=own.ops_blocks,
                 limited=own.limited,
             )

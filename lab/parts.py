@@ -205,9 +205,3 @@ def total_pages_per_s(run: RunResult) -> float:
 def share_error(run: RunResult) -> float:
     """The worst share error of the active VMs, in the policy's own unit of shares."""
     return max((abs(v.share_error) for v in run.vms if v.share_error is not None), default=0.0)
-
-
-def p99_ms(vm: VmResult) -> float:
-    """p99 of reads or writes, whichever is longer."""
-    known = [each.p99 for each in (vm.latency_us.read, vm.latency_us.write) if each.p99 is not None]
-    return max(known, default=0.0) / 1e3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lab.parts import Drive, Parts, PreparedDrive, p99_ms, pages_per_s, total_pages_per_s
+from lab.parts import Drive, Parts, PreparedDrive, pages_per_s, total_pages_per_s
 from papers.fast15.setup import EMULATED
 from papers.figure import (
     Figure,
@@ -174,7 +174,7 @@ def latency(trial: Trial) -> list[Panel]:
     with PreparedDrive(paced) as prepared:
         for name, (policy, scheduler) in without_target.items():
             run = prepared.run(policy, scheduler, duration)
-            p99[_PACED, name] = p99_ms(run.vms[0])
+            p99[_PACED, name] = run.vms[0].p99_us / 1e3
             totals[_PACED, name] = total_pages_per_s(run)
     db = "name=db,workload=uniform,read=.5,weight=1,qd=4"
     heavy = "name=a,workload=uniform,weight=6,qd=32,bs=16KiB", "name=b,workload=hotcold,weight=3,qd=32"
@@ -187,7 +187,7 @@ def latency(trial: Trial) -> list[Panel]:
     for name, policy, scheduler, first in cases[1:] if trial.quick else cases:
         with PreparedDrive(Drive((first, *heavy), device, seed=trial.seed)) as prepared:
             run = prepared.run(policy, scheduler, duration)
-            p99[_TARGETED, name] = p99_ms(run.vms[0])
+            p99[_TARGETED, name] = run.vms[0].p99_us / 1e3
             totals[_TARGETED, name] = total_pages_per_s(run)
     return [Panel("p99 of the light VM", "ms", p99), Panel("All VMs", "pages/s", totals, Shape.TABLE, 4)]
 

@@ -70,7 +70,6 @@ class CgroupActuator(Actuator[float | None]):
 
     @property
     def version(self) -> int:
-        """Version of the hierarchy."""
         return self._tree.version
 
     def normalise(self, knob: Knob, value: float | None) -> float | None:

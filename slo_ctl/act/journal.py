@@ -57,7 +57,7 @@ class Journal:
         """Number of changes of the journal, which shows whether it has changed."""
         self._originals = self._read()
         self._objects: dict[str, str] = {}
-        """Identities of the objects at places now, as far as known and needed."""
+        """Identities of the objects at places now, where known and needed."""
 
     def __contains__(self, knob: Knob) -> bool:
         return knob in self._originals
@@ -217,7 +217,7 @@ def _entry(entry: Any) -> tuple[Knob, Original]:
     if data_blocks is not None and (isinstance(data_blocks, bool) or not isinstance(data_blocks, int)):
         raise ValueError(f"data_blocks {data_blocks!r:.80} is not a number of blocks")
     if not all(isinstance(word, str) for word in words.values()):
-        raise ValueError("a name is not text")
+        raise ValueError("a name is not a string")
     knob = Knob(Lever(words["lever"]), words["place"], words["name"], words["device"])
     original, applied = _value(knob, entry["original"]), _value(knob, entry.get("applied"))
     return knob, Original(original, words["vm"], words["object"], data_blocks, applied)

@@ -317,7 +317,7 @@ class SettingKeeper:
     def _is_foreign(kept: _Kept | None, original: Original | None, value: SettingValue) -> bool:
         """Whether another program has set `value` since a setting was brought in force.
 
-        Without `kept`, by a process before this one, as far as the journal has the value that it had set.
+        Without `kept`, by a process before this one, if the journal has the value that it had set.
         """
         if kept is not None:
             return not in_force(kept.outcome.after, value)

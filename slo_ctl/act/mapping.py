@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,12 +13,13 @@ from xml.etree import ElementTree
 
 from pydantic import ConfigDict
 
-from slo_ctl.act.domain_metadata import DomainState, NoDomainError, WritableDomain
+from slo_ctl.act.domain import DomainState, NoDomainError, WritableDomain
 from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import JsonStore
-from slo_ctl.drives.attach import choose_target, disk_at, disks_in
+from slo_ctl.drives.attach import choose_target, disk_at, disk_element, disk_text, disks_in
 from slo_ctl.host.block_device import BY_ID, lasting_link
+from slo_ctl.host.calls import run_program
 from slo_ctl.host.libvirt import disk_of
 from slo_ctl.host.nvme import drive, pages
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeError, NvmeTool
@@ -54,7 +54,6 @@ class Namespaces:
     """Manages the namespaces of one drive through one controller. Methods raise UserError."""
 
     def __init__(self, tool: NvmeTool, device: NvmeDevice, sys: Path, dev: Path) -> None:
-        """`sys` and `dev` are /sys and /dev."""
         self._tool = tool
         self._device = device
         self._name = device.controller.name
@@ -171,17 +170,8 @@ class Namespaces:
             f"--length={length_bytes}",
             str(self._dev / block),
         ]
-        try:
-            result = subprocess.run(  # noqa: S603 - no shell
-                command,
-                stdin=subprocess.DEVNULL,  # on a terminal it would require --force if it finds a file system
-                capture_output=True,
-                text=True,
-                timeout=_DISCARD_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise UserError(f"`{' '.join(command)}`: {error}", "install util-linux; see `dmesg`") from None
+        # Without a terminal, on which it would require --force if it finds a file system.
+        result = run_program(command, _DISCARD_TIMEOUT_S, "install util-linux; see `dmesg`")
         if result.returncode:
             raise UserError(
                 f"`{' '.join(command)}` failed with status {result.returncode}: "
@@ -209,17 +199,12 @@ def stable_path(block: Path, nsid: int, by_id: Path = BY_ID, timeout_s: float = 
 
 def block_xml(path: Path, target: str, bus: str, size_bytes: int | None) -> str:
     """libvirt's XML of a disk with the first `size_bytes` of a block device; None: all of it."""
-    disk = ElementTree.Element("disk", type="block", device="disk")
-    ElementTree.SubElement(
-        disk, "driver", name="qemu", type="raw", cache="none", io="native", discard="unmap"
-    )
+    disk = disk_element("block", cache="none", io="native", discard="unmap")
     source = ElementTree.SubElement(disk, "source", dev=str(path))
     if size_bytes is not None:
         slices = ElementTree.SubElement(source, "slices")
         ElementTree.SubElement(slices, "slice", type="storage", offset="0", size=str(size_bytes))
-    ElementTree.SubElement(disk, "target", dev=target, bus=bus)
-    ElementTree.indent(disk)
-    return ElementTree.tostring(disk, encoding="unicode")
+    return disk_text(disk, target, bus)
 
 
 def target_of(domain: WritableDomain, path: Path) -> str | None:

@@ -51,14 +51,11 @@ class BlockQueueActuator(Actuator[SettingValue]):
 
     levers = frozenset({Lever.DEVICE_SCHEDULER, Lever.DEVICE_COST})
 
-    def __init__(self, sys: Path, cgroup_v2: Path | None, tick_ms: float | None = None) -> None:
-        """`cgroup_v2`: root of cgroup v2; None if there is none with the io controller.
-
-        `tick_ms`: tick of the kernel's clock; None: that of this kernel.
-        """
+    def __init__(self, sys: Path, cgroup_v2: Path | None) -> None:
+        """`cgroup_v2`: root of cgroup v2; None if there is none with the io controller."""
         self._sys = sys
         self._cgroup = cgroup_v2
-        self._tick_ms = tick_ms or time.clock_getres(_MONOTONIC_COARSE) * 1e3
+        self._tick_ms = time.clock_getres(_MONOTONIC_COARSE) * 1e3
 
     def normalise(self, knob: Knob, value: SettingValue) -> SettingValue:
         """The value with times rounded to ticks, as the kernel stores them."""
@@ -112,9 +109,7 @@ class BlockQueueActuator(Actuator[SettingValue]):
         folder = self._sys / "dev" / "block" / knob.device
         if not folder.exists() or folder.resolve().name != knob.place:
             raise ActError(f"the device {knob.place} no longer exists", target_removed=True)
-        problem = find_scheduler_problem(folder)
-        if problem is not None:
-            raise problem
+        check_has_scheduler(folder)
         return folder
 
     def _cost_file(self, knob: Knob) -> Path:
@@ -130,32 +125,32 @@ class BlockQueueActuator(Actuator[SettingValue]):
         return path
 
 
-def find_scheduler_problem(folder: Path) -> ActError | None:
-    """Why the device at `folder` (below /sys/dev/block) has no scheduler that can be set; None if it has."""
+def check_has_scheduler(folder: Path) -> None:
+    """Raise ActError if the device at `folder` (below /sys/dev/block) has no scheduler that can be set."""
     name = folder.resolve().name
     if (folder / "partition").exists():
         whole = folder.resolve().parent.name
-        return ActError(f"{name} is a partition: only {whole} has a scheduler", f"use {whole}")
+        raise ActError(f"{name} is a partition: only {whole} has a scheduler", f"use {whole}")
     if (folder / "queue" / "scheduler").exists():
-        return None
+        return
     below = sorted(path.name for path in (folder / "slaves").glob("*"))
     on = (
         f"use the devices below it: {', '.join(below)}"
         if below
         else "use the devices that it forwards requests to"
     )
-    return ActError(f"{name} has no scheduler: it only forwards requests", on)
+    raise ActError(f"{name} has no scheduler: it only forwards requests", on)
 
 
-def find_named_problem(path: str, number: str, sys: Path) -> ActError | None:
-    """The same for a path from the configuration, such as `/dev/sda1`, which must not stand for its disk.
+def check_named(path: str, number: str, sys: Path) -> None:
+    """As `check_has_scheduler`, for a path such as `/dev/sda1`, which must not stand for its disk.
 
     `number` is that of the whole device.
     """
     named = sys / "class" / "block" / os.path.realpath(path).rpartition("/")[2]
-    return (find_scheduler_problem(named) if named.exists() else None) or find_scheduler_problem(
-        sys / "dev" / "block" / number
-    )
+    if named.exists():
+        check_has_scheduler(named)
+    check_has_scheduler(sys / "dev" / "block" / number)
 
 
 def _scheduler_words(knob: Knob, value: SettingValue) -> tuple[str, dict[str, str]]:

@@ -20,10 +20,9 @@ from slo_ctl.api.routes import Api, Controller
 from slo_ctl.api.server import OneRequest
 from slo_ctl.base.accounts import Peer
 from slo_ctl.base.errors import UserError
-from slo_ctl.host.bounded_server import BoundedServer
+from slo_ctl.host.bounded_server import MAX_TCP_CONNECTIONS, BoundedServer, TcpListener
 from slo_ctl.host.sockets import host_and_port, is_loopback
 
-MAX_CONNECTIONS = 32
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -42,7 +41,6 @@ _FILES = {"/": ("index.html", "text/html; charset=utf-8")} | {
 }
 _HISTORY_POINTS = 360
 _PORT = re.compile(r":\d{1,5}$")
-_BACKLOG = 32
 
 log = logging.getLogger("slo_ctl.api")
 
@@ -54,47 +52,28 @@ class PageHistoryQuery(Query):
     minutes: float = Field(60.0, gt=0, le=7 * 24 * 60)
 
 
-class Page:
+class Page(TcpListener):
     """Serves the page at the address given to `listen`."""
 
     def __init__(self, controller: Controller) -> None:
-        self._routes = PageRoutes(Api(controller))
-        self._server: _Server | None = None
-        self._address = ""
+        routes = PageRoutes(Api(controller))
+        super().__init__("page", lambda listening: _Server(routes, listening))
 
     def listen(self, address: str | None) -> None:
-        """Serve at `HOST:PORT` from now on; None: stop. Raises UserError, and then changes nothing."""
-        if (address or "") == self._address:
-            return
-        server = _Server(self._routes, _listening_socket(address)) if address else None
-        self.close()
-        if server is not None and address:
-            server.start()
-            self._server, self._address = server, address
+        """As `TcpListener.listen`; also raises UserError for an address that is not a loopback one."""
+        if address and not is_loopback(host_and_port(address)[0]):
+            raise UserError(
+                f"[page] listen = {address!r} is not a loopback address", 'such as "127.0.0.1:9465"'
+            )
+        before = self.address
+        super().listen(address)
+        if address and address != before:
             log.info("page at http://%s/", address)
-
-    def close(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-        self._server, self._address = None, ""
 
 
 def _daemon_user() -> Peer:
     """The user of requests of the page: that of the daemon, as TCP tells nothing about the sender."""
     return Peer(os.geteuid(), frozenset())
-
-
-def _listening_socket(address: str) -> socket.socket:
-    host, port = host_and_port(address)
-    if not is_loopback(host):
-        raise UserError(f"[page] listen = {address!r} is not a loopback address", 'such as "127.0.0.1:9465"')
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        raise UserError(
-            f"[page] listen = {address!r}: {error.strerror or error}", "choose another address or port"
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +139,7 @@ class PageRoutes:
 
 class _Server(BoundedServer):
     def __init__(self, routes: PageRoutes, listening: socket.socket) -> None:
-        super().__init__(listening, _Connection, MAX_CONNECTIONS, "page")
+        super().__init__(listening, _Connection, MAX_TCP_CONNECTIONS, "page")
         self.routes = routes
 
 

@@ -121,17 +121,11 @@ class Fields:
 
     def time_s(self, key: str) -> float | None:
         """A time with its unit, in seconds, more than 0."""
-        value = self._parse(key, parse_time_s)
-        if value is not None:
-            self._bound(key, value, 0, None)
-        return value
+        return self._bounded(key, parse_time_s, 0, None)
 
     def number(self, key: str, above: float | None = None, least: float | None = None) -> float | None:
         """A finite number more than `above`, or at least `least`."""
-        value = self._parse(key, parse_number)
-        if value is not None:
-            self._bound(key, value, above, least)
-        return value
+        return self._bounded(key, parse_number, above, least)
 
     def count(self, key: str, least: int = 1, most: int | None = None) -> int | None:
         """A whole number from `least` to `most`."""
@@ -141,12 +135,9 @@ class Fields:
             self.fail(key, "is out of range", f"{key} must be {limit}")
         return value
 
-    def fraction(self, key: str, above: float | None = None) -> float | None:
-        """A share, as a percentage or a number, more than `above`."""
-        value = self._parse(key, parse_fraction)
-        if value is not None:
-            self._bound(key, value, above, None)
-        return value
+    def fraction(self, key: str) -> float | None:
+        """A share more than 0, as a percentage or a number."""
+        return self._bounded(key, parse_fraction, 0, None)
 
     def flag(self, key: str) -> bool | None:
         """yes or no."""
@@ -174,11 +165,15 @@ class Fields:
         except QuantityError as error:
             self.fail(key, str(error), _EXAMPLES.get(parse.__name__, ""))
 
-    def _bound(self, key: str, value: float, above: float | None, least: float | None) -> None:
-        if above is not None and value <= above:
+    def _bounded(
+        self, key: str, parse: Callable[[str], float], above: float | None, least: float | None
+    ) -> float | None:
+        value = self._parse(key, parse)
+        if value is not None and above is not None and value <= above:
             self.fail(key, f"is not more than {above:g}", _USUAL.get(key, f"write {key}=1 or more"))
-        if least is not None and value < least:
+        if value is not None and least is not None and value < least:
             self.fail(key, f"is less than {least:g}", f"write {key}={least:g} or more")
+        return value
 
 
 _USUAL = {

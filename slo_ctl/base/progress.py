@@ -56,7 +56,6 @@ class LatePhase:
         self._hidden = 0.0
 
     def advance(self, amount: float) -> None:
-        """See `Phase`."""
         if self._phase is not None:
             self._phase.advance(amount)
             return
@@ -66,7 +65,6 @@ class LatePhase:
             self._phase.advance(self._hidden)
 
     def done(self) -> None:
-        """See `Phase`."""
         if self._phase is not None:
             self._phase.done()
 

@@ -61,7 +61,7 @@ def terminable() -> Iterator[None]:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def signals_blocked() -> Iterator[None]:
     """Signals that end a command are delivered after this."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
@@ -71,7 +71,7 @@ def held_back() -> Iterator[None]:
 
 
 @contextmanager
-def deferred() -> Iterator[None]:
+def signals_deferred() -> Iterator[None]:
     """Signals that end a command are handled after this. Processes that start meanwhile inherit no mask."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -98,7 +98,7 @@ def uninterrupted_close() -> Iterator[ExitStack]:
             yield stack
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            with held_back():
+            with signals_blocked():
                 stack.close()
 
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import Silent
-from slo_ctl.base.termination import END_S, deferred, end_with_parent, held_back
+from slo_ctl.base.termination import END_S, end_with_parent, signals_blocked, signals_deferred
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
@@ -37,7 +37,7 @@ class PipedProcess:
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=work, args=(*arguments, theirs), name=name, daemon=True)
         # It inherits the mask, so that a signal cannot end it with a traceback before it handles signals.
-        with held_back():
+        with signals_blocked():
             self.process.start()
         # Otherwise the pipe would never break.
         theirs.close()
@@ -139,7 +139,7 @@ class Workers(Generic[Key, Result]):
             while self._waiting and (self._idle or len(self._busy) < self._jobs):
                 self._start(self._waiting.popleft())
             for pipe in wait(list(self._busy), 0.0 if self._done else None):
-                with deferred():
+                with signals_deferred():
                     self._receive(pipe)
             while self._done:
                 yield self._done.popleft()

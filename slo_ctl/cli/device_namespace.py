@@ -140,7 +140,7 @@ def _split(path: str, root: Path | None) -> tuple[str, str]:
     name, slash, namespace = path.partition("/")
     if not name:
         raise UserError(
-            f"{path or 'an empty text'} does not name a device", f"write DEVICE{path or '/NAMESPACE'}"
+            f"{path or 'an empty string'} does not name a device", f"write DEVICE{path or '/NAMESPACE'}"
         )
     if not slash or not namespace:
         matching = [each for each in namespaces(root) if not slash and each.endswith(f"/{name}")]

@@ -34,7 +34,7 @@ def _advise(
     host: VmHost, device: str, sys: Path, cgroup_root: Path | None, options: _NeedOptions, *, strictly: bool
 ) -> tuple[SchedulerAdvice, tuple[str, ...]]:
     """The advice, and the VMs whose SLOs it considers. `strictly`: the device must not be a partition."""
-    from slo_ctl.act.queue import find_named_problem
+    from slo_ctl.act.queue import check_named
     from slo_ctl.daemon.block_devices import configured_numbers
     from slo_ctl.decide.scheduler import vms_on
     from slo_ctl.profile.identity import IdentitySources, block_facts, has_io_cost, named_device
@@ -42,9 +42,7 @@ def _advise(
 
     number = named_device(device, sys)
     if strictly:
-        problem = find_named_problem(device, str(number), sys)
-        if problem is not None:
-            raise UserError(problem.reason, problem.hint)
+        check_named(device, str(number), sys)
     sources = IdentitySources(host.places.devices, sys)
     facts = block_facts(number, sources, has_io_cost(cgroup_root or host.config.cgroup.root))
     found = ProfileStore(host.places.devices.state / "profiles").of_device(number, sources)

@@ -201,7 +201,7 @@ def _process_value(
 
 
 def _simply_converted(value: Any, parameter: Any, declarations: _Declarations) -> Any:
-    """The value of a flag, a default, a text or a path; None where typer has to convert or refuse it."""
+    """The value of a flag, a default, a string or a path; None where typer has to convert or refuse it."""
     if not isinstance(value, str):
         return value
     element_type = _element_type(declarations().get(parameter.name))

@@ -208,7 +208,7 @@ def profile(
     """
     from slo_ctl.decide.profile_fit import Fit
     from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, parse_interval
-    from slo_ctl.profile.session import ProfileRequest
+    from slo_ctl.profile.session import ProfileRequest, stored_record
     from slo_ctl.profile.store import ProfileStore
     from slo_ctl.profile.sweep import StoppingRule
 
@@ -227,7 +227,7 @@ def profile(
             ("--budget", budget),
         )
         _refuse_with_show([option for option, given in measuring if given])
-        found = _stored_profile(target, sources, store)
+        found = stored_record(store, target, sources, "no profile of", "profile")
         _deliver(found.record, method, found, every_size, agios, plot, json_)
         if not json_:
             print_stored(target, root)
@@ -291,15 +291,6 @@ def _warn_excluded_nodes(profile: Profile, quiet: bool) -> None:
     for node in profile.nodes if quiet else ():
         if node.left_out:
             warn(f"slo-ctl: {node.name} is excluded: {node.left_out}")
-
-
-def _stored_profile(target: str, sources: IdentitySources, store: ProfileStore) -> Found:
-    from slo_ctl.profile.session import identify_target
-
-    found = store.find(identify_target(target, sources))
-    if found is None:
-        raise UserError(f"no profile of {target}", f"measure it with: slo-ctl device profile {target}")
-    return found
 
 
 def _deliver(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.host.calls import run_program
 
 if TYPE_CHECKING:
     from traces.batch import Batch
@@ -95,14 +96,12 @@ def compile_program(folder: Path) -> Path:
     program = folder / "bare_writer"
     link = f"-Wl,--build-id=none,-z,max-page-size=4096,-T,{_SOURCES / 'bare_writer.ld'}"
     command = ["cc", *_COMPILE, link, str(_SOURCES / "bare_writer.c"), "-o", str(program)]
-    try:
-        subprocess.run(command, capture_output=True, check=True, timeout=_COMPILE_TIMEOUT_S)  # noqa: S603
-    except FileNotFoundError:
-        raise UserError(
-            "no C compiler for the guests' program", "apt install gcc  # or: dnf install gcc"
-        ) from None
-    except (OSError, subprocess.SubprocessError) as error:
-        raise UserError(f"the guests' program cannot be compiled: {error}", "use --no-guests") from None
+    if shutil.which("cc") is None:
+        raise UserError("no C compiler for the guests' program", "apt install gcc  # or: dnf install gcc")
+    result = run_program(command, _COMPILE_TIMEOUT_S, "use --no-guests")
+    if result.returncode:
+        problem = f"the guests' program cannot be compiled: {result.stderr.strip()[-200:]}"
+        raise UserError(problem, "use --no-guests")
     return program
 
 

@@ -28,6 +28,7 @@ from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import Preconditioned
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.drives.store import DeviceStore, precondition
+from slo_ctl.host.calls import run_program
 from slo_ctl.host.cgroup import CgroupTree, find_tree
 from slo_ctl.model.status import HostStatus
 from slo_ctl.model.status_json import from_json
@@ -341,14 +342,9 @@ def _check_port_is_free(port: int) -> None:
 
 
 def _check_fio_has_nbd() -> None:
-    result = subprocess.run(  # noqa: S603 - a fixed command
-        [find_fio(), "--enghelp=nbd"], capture_output=True, check=False, timeout=_READY_TIMEOUT_S
-    )
-    if result.returncode:
-        raise UserError(
-            "this fio cannot write to NBD exports",
-            "install a fio that was built with libnbd (Debian's is), or use --guests",
-        )
+    hint = "install a fio that was built with libnbd (Debian's is), or use --guests"
+    if run_program([find_fio(), "--enghelp=nbd"], _READY_TIMEOUT_S, hint).returncode:
+        raise UserError("this fio cannot write to NBD exports", hint)
 
 
 def _create_root(root: Path | None) -> Path:

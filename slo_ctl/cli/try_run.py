@@ -323,7 +323,6 @@ class ActivityMeter:
             raise UserError(f"the server of the drive does not answer: {error}", "try again") from None
 
     def read(self, vms: tuple[ComparedVm, ...]) -> Iterator[tuple[ComparedVm, Figures]]:
-        """Each VM with its figures so far."""
         self._sample()
         windows = {vm.vm: self._served.windows[f"{DEVICE}/{vm.vm}"] for vm in vms}
         pages = sum(window.pages for window in windows.values())

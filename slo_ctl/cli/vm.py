@@ -163,7 +163,6 @@ def _status(host: VmHost) -> list[dict[str, Any]] | None:
 
 
 def _rows_of_vm(status: list[dict[str, Any]] | None, name: str) -> list[dict[str, Any]] | None:
-    """The rows of one VM."""
     return None if status is None else [row for row in status if row.get("vm") == name]
 
 

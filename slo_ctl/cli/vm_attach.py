@@ -18,7 +18,7 @@ from slo_ctl.cli.vm_host import VmHost
 from slo_ctl.model.host import Tenant
 
 if TYPE_CHECKING:
-    from slo_ctl.act.domain_metadata import DomainState, WritableDomain
+    from slo_ctl.act.domain import DomainState, WritableDomain
     from slo_ctl.drives.status import NamespaceStatus
 
 
@@ -26,8 +26,7 @@ _PERSISTENT = Annotated[
     bool | None,
     typer.Option(
         "--persistent/--live",
-        help="Change the definition of the VM, or only the running VM. [default: both, as far as the VM is "
-        "defined or runs]",
+        help="Change the definition of the VM, or only the running VM. [default: both, where they exist]",
     ),
 ]
 
@@ -68,11 +67,11 @@ def attach(
     slo-ctl vm attach web ssd0 --size 4GiB --target vdb --persistent
     slo-ctl vm attach web ssd0/web --bus vhost-user      # with `device serve --vhost-user`
     """
-    from slo_ctl.act.domain_metadata import DomainState, find_domain, writable_libvirt
+    from slo_ctl.act.domain import DomainState, find_domain, writable_libvirt
     from slo_ctl.drives import attach as disks
     from slo_ctl.drives.status import device_status
     from slo_ctl.drives.store import DeviceStore
-    from slo_ctl.host.libvirt import all_xml
+    from slo_ctl.host.libvirt import LibvirtHost
 
     host = VmHost(root, connect)
     device_name, namespace_name = disks.split_device(device)
@@ -86,9 +85,9 @@ def attach(
         # The disks of the VM are unknown; the first name is rarely free.
         _print_disk(namespace, device_name, (target or f"{first_target[:-1]}b", bus), json_)
         return
-    with writable_libvirt(_uri(host)) as (connection, module):
+    with writable_libvirt(host.required_uri) as (connection, module):
         domain = find_domain(connection, module, name)
-        users = disks.users_of(all_xml(connection, module), store.places) | configured
+        users = disks.users_of(LibvirtHost(connection, module).all_xml(), store.places) | configured
         namespace = disks.choose_namespace(status, namespace_name, size_bytes, users)
         xml_of_states = [domain.xml(state) for state in domain.states]
         target_and_bus = disks.choose_target(xml_of_states, target, bus)
@@ -136,12 +135,12 @@ def detach(
     Examples:
     slo-ctl vm detach web vdb
     """
-    from slo_ctl.act.domain_metadata import writable_domain
+    from slo_ctl.act.domain import writable_domain
     from slo_ctl.act.mapping import is_released
     from slo_ctl.drives import attach as disks
 
     host = VmHost(root, connect)
-    with writable_domain(_uri(host), name) as domain:
+    with writable_domain(host.required_uri, name) as domain:
         disks_found = {}
         for state in _affected_states(domain, persistent):
             disk = disks.disk_at(domain.xml(state), target)
@@ -183,12 +182,6 @@ _SOCKET_HINT = (
 )
 
 
-def _uri(host: VmHost) -> str:
-    if host.libvirt_uri is None:
-        raise UserError("libvirt is not configured", "set [libvirt] uri, or use --connect URI")
-    return host.libvirt_uri
-
-
 def _configured_users(host: VmHost, name: str) -> dict[Tenant, str]:
     """Namespaces that the configuration assigns to other VMs, with the name and source of the VM."""
     return {
@@ -201,7 +194,7 @@ def _configured_users(host: VmHost, name: str) -> dict[Tenant, str]:
 
 def _affected_states(domain: WritableDomain, persistent: bool | None) -> tuple[DomainState, ...]:
     """States that a change affects, by --persistent or --live. Raises UserError."""
-    from slo_ctl.act.domain_metadata import DomainState
+    from slo_ctl.act.domain import DomainState
 
     if persistent is True and not domain.persistent:
         raise UserError(f"VM {domain.name} is transient: it has no definition to change", "omit --persistent")
@@ -213,7 +206,7 @@ def _affected_states(domain: WritableDomain, persistent: bool | None) -> tuple[D
 def _require_local_host(host: VmHost) -> None:
     from slo_ctl.host.libvirt import is_local
 
-    if not is_local(_uri(host)):
+    if not is_local(host.required_uri):
         raise UserError(
             f"{host.libvirt_uri} is another host: its VMs cannot reach a Unix socket of this host",
             "run `slo-ctl vm attach` on the host of the VM",
@@ -249,7 +242,7 @@ def _print_change(
     json_: bool,
     notes: list[str],
 ) -> None:
-    from slo_ctl.act.domain_metadata import DomainState
+    from slo_ctl.act.domain import DomainState
 
     if json_:
         print_json(

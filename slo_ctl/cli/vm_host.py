@@ -72,6 +72,13 @@ class VmHost:
             return None
         return self.connect or self.config.libvirt.uri
 
+    @property
+    def required_uri(self) -> str:
+        """As `libvirt_uri`. Raises UserError where libvirt is not used."""
+        if self.libvirt_uri is None:
+            raise UserError("libvirt is not configured", "set [libvirt] uri, or use --connect URI")
+        return self.libvirt_uri
+
     @cached_property
     def inventory(self) -> Inventory:
         """VMs and streams, as the daemon sees them.

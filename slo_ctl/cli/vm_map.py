@@ -19,7 +19,7 @@ from slo_ctl.cli.output import print_json, print_lines, stdout_console, warn, wa
 from slo_ctl.cli.vm_host import VmHost
 
 if TYPE_CHECKING:
-    from slo_ctl.act.domain_metadata import WritableDomain
+    from slo_ctl.act.domain import WritableDomain
     from slo_ctl.decide.namespace_plan import DriveContext
     from slo_ctl.host.nvme.command import NvmeTool
     from slo_ctl.model.mapping import NamespaceMapping, Step
@@ -56,13 +56,11 @@ class MappingCommand:
 
     @cached_property
     def tool(self) -> NvmeTool:
-        """nvme-cli."""
         from slo_ctl.host.nvme.command import NvmeTool
 
         return NvmeTool()
 
     def drive(self, device: str) -> NvmeDevice:
-        """The drive that `device` names."""
         from slo_ctl.host.nvme.drive import controller_of, discover
 
         return discover(self.tool, controller_of(device, SYS), SYS)
@@ -245,7 +243,7 @@ class MappingCommand:
         return True
 
     def _domains(self, name: str) -> AbstractContextManager[WritableDomain]:
-        from slo_ctl.act.domain_metadata import writable_domain
+        from slo_ctl.act.domain import writable_domain
 
         if self._host.libvirt_uri is None:
             raise UserError(

@@ -277,7 +277,6 @@ class _Request:
     dry_run: bool = False
 
     def body(self) -> dict[str, Any]:
-        """Body of the request to the API."""
         return {"vms": self.vms, "fields": self.fields, "force": self.force, "dry_run": self.dry_run}
 
     @property
@@ -341,16 +340,15 @@ def _change_without_daemon(host: VmHost, request: _Request) -> tuple[VmSlo, ...]
 
 def _set_in_metadata(host: VmHost, request: _Request) -> _Changed:
     """Change the metadata of all domains; when one fails, restore those before it."""
-    from slo_ctl.act.domain_metadata import find_domain, read_metadata, writable_libvirt, write_metadata
+    from slo_ctl.act.domain import find_domain, read_metadata, writable_libvirt, write_metadata
 
-    if host.libvirt_uri is None:
-        raise UserError("--metadata: libvirt is not configured", "set [libvirt] uri, or use --connect URI")
+    uri = host.required_uri
     for key in request.change.chosen:
         raise UserError(
             f"--metadata: a {key} is of this host, and metadata migrate with the VM",
             "leave --metadata out, or write the fields themselves",
         )
-    with writable_libvirt(host.libvirt_uri) as (connection, module):
+    with writable_libvirt(uri) as (connection, module):
         domains = [find_domain(connection, module, vm) for vm in request.vms]
         before = [read_metadata(domain) for domain in domains]
         after = [

@@ -38,8 +38,7 @@ from slo_ctl.cli.output import command_progress, print_json, print_lines, stdout
 if TYPE_CHECKING:
     from lab.report import Panel
     from lab.write_cost import TimedPass, Times, WriteCost
-    from lab.write_size import FoundWriteSize, Rule, WriteSizeRecord, WriteSizeStore
-    from slo_ctl.profile.identity import IdentitySources
+    from lab.write_size import FoundWriteSize, Rule, WriteSizeRecord
 
 
 def write_size(
@@ -96,6 +95,7 @@ def write_size(
     _check_emulated(emulated)
     from lab.write_size import WriteSizeStore
     from lab.write_size_session import Request, find_on_emulated, find_on_target
+    from slo_ctl.profile.session import stored_record
 
     if emulated is not None:
         for option, is_set in (("--show", show), ("--allow-write", allow_write), ("--fresh", fresh)):
@@ -108,7 +108,7 @@ def write_size(
     else:
         sources, store = identity_sources(root), WriteSizeStore(profiles_folder(root))
         if show:
-            found = _stored_finding(str(target), sources, store)
+            found = stored_record(store, str(target), sources, "no stored result for", "write-size")
             _print_finding(found.record, False, found, plot, json_)
             return
     low, high = _size_range(sizes)
@@ -173,17 +173,6 @@ def _rule(tolerance: str, confidence: str, repetitions: int) -> Rule:
     if not 0.5 < level < 1:
         raise UserError(f"--confidence: {confidence} is not between 50% and 100%", "such as 95%")
     return Rule(tolerance=share, confidence=level, max_repetitions=repetitions)
-
-
-def _stored_finding(target: str, sources: IdentitySources, store: WriteSizeStore) -> FoundWriteSize:
-    from slo_ctl.profile.session import identify_target
-
-    found = store.find(identify_target(target, sources))
-    if found is None:
-        raise UserError(
-            f"no stored result for {target}", f"measure it with: slo-ctl device write-size {target}"
-        )
-    return found
 
 
 def _print_finding(

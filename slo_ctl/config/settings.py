@@ -253,7 +253,7 @@ class Config:
         """The SLO in force for a VM."""
         return resolve(vm, by_source, self.default_slo, self.classes, self.groups)
 
-    def with_slo_of(self, vm: str) -> VmConfig | None:
+    def slo_table_of(self, vm: str) -> VmConfig | None:
         """The table with the SLO of a VM: its own if it sets any SLO, else the most specific pattern."""
         own = self.vms.get(vm)
         if own is not None and own.slo.is_set:

@@ -43,7 +43,6 @@ class ConfigFile:
         return self.lines.get(where, 1)
 
     def value(self, where: Location) -> Any:
-        """The value at `where`, as it is written."""
         value: Any = self.tables
         for key in where:
             value = value[key]
@@ -130,7 +129,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def syntax_error(path: Path, text: str, message: str) -> UserError:
-    """The error about a text that is not TOML; `message`: that of the parser."""
+    """The error that text is not TOML; `message`: that of the parser."""
     found = _AT.search(message)
     line = found["line"] if found and found["line"] else str(len(text.splitlines()) or 1)
     problem, hint = _AT.sub("", message), 'TOML has [table] and key = value; texts need "quotes"'

@@ -11,8 +11,13 @@ from pathlib import Path
 from slo_ctl.base.errors import ObserveGone
 from slo_ctl.base.kernel_files import read_bounded, read_text
 from slo_ctl.base.text import and_list
-from slo_ctl.daemon.activity import EntitlementChanges, MeasuredCapacity, WindowedMaximums
-from slo_ctl.daemon.device_view import DeviceView, total_iops
+from slo_ctl.daemon.device import (
+    DeviceView,
+    EntitlementChanges,
+    MeasuredCapacity,
+    WindowedMaximums,
+    total_iops,
+)
 from slo_ctl.daemon.files import DeviceClaims
 from slo_ctl.daemon.nvme import DriveOpsControl, NvmeState, NvmeWatches, OpsRequest
 from slo_ctl.daemon.throttle import BlockDemand, Throttler, merge_by_vm
@@ -80,7 +85,6 @@ class ManagedBlock:
 
     @property
     def windows(self) -> dict[str, VmSample]:
-        """Status window of each VM."""
         return self._device.windows if self._device is not None else {}
 
     @property
@@ -264,11 +268,9 @@ class ShareTotal:
     """Whether it is the total of a drive; else of one block device."""
 
     def share(self, iops: float | None) -> float | None:
-        """`iops` as a share of the total."""
         return iops / self.iops if iops is not None and self.iops else None
 
     def target_iops(self, vm: str) -> float | None:
-        """Entitlement of a VM in IOPS."""
         return self.shares[vm] * self.iops if vm in self.shares and self.iops else None
 
 
@@ -280,7 +282,6 @@ class Pool:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.devices: tuple[ManagedBlock, ...] = ()
-        """Its block devices in this epoch."""
         self.changes = EntitlementChanges(window_s=0.0)
         """Its window is that of the status."""
         self._clock = clock
@@ -401,7 +402,6 @@ class Pool:
         return self.changes.recent_change(self._clock())
 
     def iops_of(self, vm: str) -> float | None:
-        """IOPS of the VM on all devices."""
         return self._windows[vm].iops if vm in self._windows else None
 
     def share_total(self, device: ManagedBlock) -> ShareTotal:

@@ -13,7 +13,7 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.config.settings import DEFAULTS, Config, DeviceConfig
 from slo_ctl.daemon.block import ManagedBlock, Pool
-from slo_ctl.daemon.device_view import DeviceView, Problems, view_or_problem
+from slo_ctl.daemon.device import DeviceView, Problems, view_or_problem
 from slo_ctl.daemon.files import DeviceClaims
 from slo_ctl.daemon.nvme import DriveOpsControl, NvmeWatches
 from slo_ctl.daemon.settings import ConfiguredBlock, DevicePolicies, VmSettings

@@ -16,7 +16,7 @@ from slo_ctl.host.sockets import make_socket_folder
 from slo_ctl.model.host import DeviceNumber
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(init=False)
 class DaemonPlaces:
     """In `root`; without it, in the directories of the system (for root) or of the user's session."""
 
@@ -44,10 +44,8 @@ class DaemonPlaces:
             usual_config = user_folder("XDG_CONFIG_HOME", ".config")
             runtime = os.environ.get("XDG_RUNTIME_DIR")
             run = Path(runtime) / "slo-ctl" if runtime else devices.run
-        object.__setattr__(self, "config", usual_config if config is None else config.absolute())
-        object.__setattr__(self, "state", devices.state)
-        object.__setattr__(self, "run", run)
-        object.__setattr__(self, "devices", devices)
+        self.config = usual_config if config is None else config.absolute()
+        self.state, self.run, self.devices = devices.state, run, devices
 
     @classmethod
     def in_use(cls, root: Path | None = None, config: Path | None = None) -> DaemonPlaces:
@@ -148,7 +146,7 @@ class DaemonLock:
     def restore(self) -> str:
         """Lock the path again if the file there was removed.
 
-        Returns the process that has locked it meanwhile, else an empty text.
+        Returns the process that has locked it meanwhile, else an empty string.
         """
         try:
             if os.path.samestat(self._path.stat(), os.fstat(self._descriptor)):
@@ -209,7 +207,7 @@ class DeviceClaims:
         self._held: dict[DeviceNumber, DaemonLock] = {}
 
     def take(self, number: DeviceNumber) -> str:
-        """Claim a device. Returns the process that has claimed it, else an empty text."""
+        """Claim a device. Returns the process that has claimed it, else an empty string."""
         if number in self._held:
             return self._held[number].restore()
         try:

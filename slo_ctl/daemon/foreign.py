@@ -19,7 +19,7 @@ EPOCHS = 60
 """Epochs in which each VM is looked at once; a new one at once. Each look reads a dozen files."""
 
 
-class InEpochs:
+class SpreadOverEpochs:
     """Values of VMs that are computed again once in `EPOCHS` epochs, spread over the VMs."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class InnerGroups:
     """VMs with processes in groups inside theirs, which limits of cgroup v1 do not reach."""
 
     def __init__(self) -> None:
-        self._found = InEpochs()
+        self._found = SpreadOverEpochs()
 
     def update(self, tree: CgroupTree | None, vms: Iterable[Vm]) -> dict[str, str]:
         """One such group of each of these VMs; others are left out."""
@@ -61,7 +61,7 @@ class ForeignLimits:
     """Limits of VMs with an SLO, on the devices that they use, that slo-ctl has not set."""
 
     def __init__(self) -> None:
-        self._found = InEpochs()
+        self._found = SpreadOverEpochs()
 
     def notes(
         self,

@@ -59,10 +59,9 @@ class Hook(Protocol):
 class HookQueue:
     """A queue of changes for a hook, and the thread that runs it."""
 
-    def __init__(self, hook: Hook | None, *, max_waiting: int = MAX_WAITING) -> None:
-        """`hook` None: changes are discarded."""
-        self._hook = hook
-        self._max_waiting = max_waiting
+    def __init__(self) -> None:
+        self._hook: Hook | None = None
+        """None: changes are discarded."""
         self._waiting: dict[tuple[str, str], VerdictChange] = {}
         """Changes in the queue by VM and device, the oldest first."""
         self._woken = threading.Condition()
@@ -128,7 +127,7 @@ class HookQueue:
                 self._results[LEFT_OUT] += 1
                 return
         self._waiting[key] = change
-        if len(self._waiting) > self._max_waiting:
+        if len(self._waiting) > MAX_WAITING:
             del self._waiting[next(iter(self._waiting))]
             self._results[LEFT_OUT] += 1
 
@@ -165,9 +164,8 @@ _EXIT = os.WEXITED | os.WNOWAIT | os.WNOHANG
 class HookProgram:
     """A hook that runs a program with arguments."""
 
-    def __init__(self, command: tuple[str, ...], limit_s: float = PROGRAM_LIMIT_S) -> None:
+    def __init__(self, command: tuple[str, ...]) -> None:
         self._command = command
-        self._limit_s = limit_s
 
     @property
     def name(self) -> str:
@@ -194,12 +192,12 @@ class HookProgram:
             os.killpg(process.pid, signal.SIGKILL)
         status = process.wait()
         if not in_time:
-            return KILLED, f"was killed: it had not ended after {self._limit_s:g} s, or the daemon stopped"
+            return KILLED, f"was killed: it had not ended after {PROGRAM_LIMIT_S:g} s, or the daemon stopped"
         return (FAILED, f"ended with status {status}") if status else (DONE, "")
 
     def _wait(self, pid: int, end_s: Callable[[], float]) -> bool:
         """Whether the process has ended in time."""
-        deadline_s = time.monotonic() + self._limit_s
+        deadline_s = time.monotonic() + PROGRAM_LIMIT_S
         while os.waitid(os.P_PID, pid, _EXIT) is None:
             if time.monotonic() >= min(deadline_s, end_s()):
                 return False
@@ -222,7 +220,6 @@ def environment(change: VerdictChange) -> dict[str, str]:
 # The address of `webhook`, to which each change is sent by HTTP POST.
 
 REQUEST_LIMIT_S = 5.0
-"""Time limit for a request."""
 FORMAT_VERSION = 1
 
 _REQUEST_POLL_S = 0.05
@@ -233,37 +230,35 @@ _SUCCESS, _REDIRECT = 2, 3
 class Webhook:
     """A hook that sends changes by HTTP or HTTPS, without redirects and proxies."""
 
-    def __init__(self, url: str, limit_s: float = REQUEST_LIMIT_S) -> None:
-        """`url`: a valid URL."""
+    def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         tls = parts.scheme == "https"
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if tls else 80)
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._tls = ssl.create_default_context() if tls else None
-        self._limit_s = limit_s
         # Without the path, which may contain a secret.
         self.name = f"webhook: {parts.scheme}://{parts.netloc}"
 
     def run(self, change: VerdictChange, end_s: Callable[[], float]) -> tuple[str, str]:
         """Send a change, and wait for the status of the reply."""
-        limit_s = time.monotonic() + self._limit_s
+        limit_s = time.monotonic() + REQUEST_LIMIT_S
 
         def deadline_s() -> float:
             return min(limit_s, end_s())
 
-        connection = _Connection(self._host, self._port, self._limit_s, self._tls)
+        connection = _Connection(self._host, self._port, REQUEST_LIMIT_S, self._tls)
         try:
             with _shutdown_at(connection, deadline_s):
                 problem = self._post(connection, payload(change))
         finally:
             connection.close()
         if problem and time.monotonic() >= deadline_s():
-            return KILLED, f"did not answer within {self._limit_s:g} s, or the daemon stopped"
+            return KILLED, f"did not answer within {REQUEST_LIMIT_S:g} s, or the daemon stopped"
         return (FAILED, problem) if problem else (DONE, "")
 
     def _post(self, connection: _Connection, body: bytes) -> str:
-        """Send a request. Returns why it failed, or an empty text."""
+        """Send a request. Returns why it failed, or an empty string."""
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"slo-ctl/{tool_version()}",
@@ -350,7 +345,7 @@ class Hooks:
     """All hooks of the configuration; each has a queue and a thread of its own."""
 
     def __init__(self, config: HooksConfig) -> None:
-        self._queues = {kind: HookQueue(None) for kind in (PROGRAM, WEBHOOK)}
+        self._queues = {kind: HookQueue() for kind in (PROGRAM, WEBHOOK)}
         self.configure(config)
 
     def configure(self, config: HooksConfig) -> None:

@@ -215,7 +215,7 @@ class JournalHandler(logging.Handler):
 
 
 def encoded(name: str, text: str) -> bytes:
-    """A field of an entry; a text of several lines is preceded by its length."""
+    """A field of an entry; text of several lines is preceded by its length."""
     try:
         value = text.encode(errors="surrogateescape")
     except UnicodeEncodeError:
@@ -233,7 +233,6 @@ def _texts(values: str | Iterable[str]) -> Iterator[str]:
 
 
 def _priority(level: int) -> str:
-    """The syslog priority."""
     if level >= logging.ERROR:
         return "3"
     if level >= logging.WARNING:

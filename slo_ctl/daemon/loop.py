@@ -23,7 +23,7 @@ from slo_ctl.config.load import has_files, load
 from slo_ctl.config.settings import Config
 from slo_ctl.daemon.block_devices import BlockDevices
 from slo_ctl.daemon.controller import DaemonController, Published
-from slo_ctl.daemon.device_view import DeviceView, Problems, view_or_problem
+from slo_ctl.daemon.device import DeviceView, Problems, view_or_problem
 from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims, daemon_of
 from slo_ctl.daemon.foreign import ForeignLimits, InnerGroups
 from slo_ctl.daemon.hooks import Hooks

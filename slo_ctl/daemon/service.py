@@ -109,7 +109,7 @@ def serve(
 
 
 def notifier() -> Callable[[str], object]:
-    """A function that sends a text to systemd in ASCII.
+    """A function that sends text to systemd in ASCII.
 
     sdnotify drops messages that are not Latin-1, and the name of a VM must not suppress a watchdog message.
     """

@@ -14,7 +14,7 @@ from slo_ctl.act.journal import Journal, JournalError, Original
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.act.libvirt import LatencyHistogramActuator, LibvirtActuator
 from slo_ctl.act.nvme_ops import nvme_ops_actuator
-from slo_ctl.act.queue import BlockQueueActuator, find_named_problem
+from slo_ctl.act.queue import BlockQueueActuator, check_named
 from slo_ctl.act.systemd import SystemdActuator
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import modified_ns
@@ -192,10 +192,7 @@ class DevicePolicies:
         if configured.scheduler == KEEP:
             self.reasons[name] = ("scheduler unchanged: the configuration says keep",)
             return ()
-        problem = find_named_problem(configured.path, str(device.number), self._sources.sys)
-        if problem is not None:
-            self.reasons[name] = (f"scheduler unchanged: {problem}",)
-            return ()
+        check_named(configured.path, str(device.number), self._sources.sys)
         self._load_profile(device)
         facts = block_facts(device.number, self._sources, io_cost)
         is_auto = configured.scheduler == AUTO
@@ -329,12 +326,10 @@ class Actuators:
 
     def drop_libvirt(self) -> None:
         """Close the connections to libvirt, whose configuration changed."""
-        if self.libvirt is not None:
-            self.libvirt.close()
-            self.libvirt = None
-        if self._histograms is not None:
-            self._histograms.close()
-            self._histograms = None
+        for actuator in (self.libvirt, self._histograms):
+            if actuator is not None:
+                actuator.close()
+        self.libvirt = self._histograms = None
 
     def close(self) -> None:
         self.drop_libvirt()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.config.settings import Config
-from slo_ctl.daemon.device_view import DeviceView
+from slo_ctl.daemon.device import DeviceView
 from slo_ctl.decide.groups import Rates, slos_in_group
 from slo_ctl.decide.slo_sources import DEFAULT, METADATA, VM_SET
 from slo_ctl.host.libvirt import fields_of
@@ -57,7 +57,7 @@ def slo_by_source(
     vm: str, vm_set: StoredSlos, metadata: Mapping[str, SloFields], config: Config
 ) -> SloBySource:
     """SLO of a VM in each source, for `resolve`."""
-    configured = config.with_slo_of(vm)
+    configured = config.slo_table_of(vm)
     entries = {
         VM_SET: vm_set.get(vm, SloEntry()),
         METADATA: SloEntry(metadata.get(vm, {})),
@@ -232,7 +232,6 @@ class VmSlos:
         self._groups = Groups()
 
     def update(self, inventory: Inventory, config: Config) -> EpochSlos:
-        """The SLOs of this epoch."""
         try:
             self._vm_set, self._vm_set_problem = self.store.read(), ""
         except UserError as error:

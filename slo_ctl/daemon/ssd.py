@@ -12,8 +12,14 @@ from slo_ctl.act.ssd import ServedFtlActuator
 from slo_ctl.base.clock import Clock
 from slo_ctl.base.text import toml_key
 from slo_ctl.config.settings import DaemonConfig
-from slo_ctl.daemon.activity import ActivityTracker, MeasuredCapacity, MoveSpeed, estimated_iops
-from slo_ctl.daemon.device_view import DeviceView, total_iops
+from slo_ctl.daemon.device import (
+    ActivityTracker,
+    DeviceView,
+    MeasuredCapacity,
+    MoveSpeed,
+    estimated_iops,
+    total_iops,
+)
 from slo_ctl.daemon.slos import Occupant
 from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.entitlement import BUSY_FROM, claim_of, entitle

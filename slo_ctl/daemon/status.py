@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from slo_ctl.base.numbers import sum_known
 from slo_ctl.base.text import and_list
-from slo_ctl.daemon.device_view import DeviceView
+from slo_ctl.daemon.device import DeviceView
 from slo_ctl.daemon.slos import EpochSlos
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from statistics import median
 
 from slo_ctl.base.text import and_list
-from slo_ctl.daemon.device_view import total_iops
+from slo_ctl.daemon.device import total_iops
 from slo_ctl.decide.entitlement import BUSY_FROM
 from slo_ctl.decide.levers import Throttle
 from slo_ctl.decide.limit_control import limits_text

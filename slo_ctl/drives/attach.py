@@ -50,20 +50,26 @@ def split_device(text: str) -> tuple[str, str | None]:
 def disk_xml(socket: Path | str, namespace: str, target: str, bus: str) -> str:
     """libvirt's XML of a disk on a namespace, over its NBD socket or, for that bus, its vhost-user socket."""
     if bus == VHOST_USER:
-        disk = ElementTree.Element("disk", type="vhostuser", device="disk")
-        ElementTree.SubElement(disk, "driver", name="qemu", type="raw")
+        disk = disk_element("vhostuser")
         source = ElementTree.SubElement(disk, "source", type="unix", path=str(socket))
         ElementTree.SubElement(source, "reconnect", enabled="yes", timeout=str(_RECONNECT_INTERVAL_S))
-        ElementTree.SubElement(disk, "target", dev=target, bus="virtio")
-        ElementTree.indent(disk)
-        return ElementTree.tostring(disk, encoding="unicode")
-    disk = ElementTree.Element("disk", type="network", device="disk")
-    ElementTree.SubElement(
-        disk, "driver", name="qemu", type="raw", cache="none", discard="unmap", detect_zeroes="unmap"
-    )
+        return disk_text(disk, target, "virtio")
+    disk = disk_element("network", cache="none", discard="unmap", detect_zeroes="unmap")
     source = ElementTree.SubElement(disk, "source", protocol="nbd", name=namespace)
     ElementTree.SubElement(source, "host", transport="unix", socket=str(socket))
     ElementTree.SubElement(source, "reconnect", delay=str(_RECONNECT_DELAY_S))
+    return disk_text(disk, target, bus)
+
+
+def disk_element(kind: str, **driver: str) -> ElementTree.Element:
+    """libvirt's element of a disk with a source of this type, and QEMU's driver with these attributes."""
+    disk = ElementTree.Element("disk", type=kind, device="disk")
+    ElementTree.SubElement(disk, "driver", {"name": "qemu", "type": "raw", **driver})
+    return disk
+
+
+def disk_text(disk: ElementTree.Element, target: str, bus: str) -> str:
+    """The XML of a disk, to which its target is added."""
     ElementTree.SubElement(disk, "target", dev=target, bus=bus)
     ElementTree.indent(disk)
     return ElementTree.tostring(disk, encoding="unicode")

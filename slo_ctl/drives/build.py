@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ftl_emul import (
     LEAST_LOG_BLOCKS,
@@ -30,7 +30,6 @@ SCHEDULER_NAMES = tuple(name for name, _ in schedulers())
 MAPPING_NAMES = tuple(name for name, _ in mappings())
 VICTIM_NAMES = tuple(name for name, _ in victim_policies())
 """Victim policies; `d-choices:N` chooses among N blocks."""
-_DEFAULT_DEVICE_BYTES = 8 * 2**30
 _LEAST_OP = 0.01
 """Below 1 %, namespaces have too few blocks for GC with any block size."""
 _LEAST_NAMESPACE_BYTES = 4096
@@ -42,7 +41,7 @@ _MIB = 1 << 20
 class DeviceSpec:
     """Specification of an emulated SSD; None: as in the preset. Raises UserError if it is invalid."""
 
-    size_bytes: int
+    size_bytes: int = 8 * 2**30
     """Logical size: sum of all namespaces."""
     preset: str = "fast15"
     op: float = 0.15
@@ -100,82 +99,74 @@ def parse_device(text: str) -> DeviceSpec:
     return device_spec(Fields("device", split_pairs("device", text)))
 
 
-def device_spec(fields: Fields) -> DeviceSpec:
-    """Specification from the keys of a device. Raises UserError naming the key."""
-    op, op_text = fields.fraction("op", above=0), fields.text("op")
-    if op is not None and op >= 1 and not str(op_text).endswith("%"):
-        fields.fail("op", f"would be {op:.0%}", f"write op={op_text}%, or op={op:.0%} if that is intended")
-    frontier = fields.choice("frontier", ("shared", "separate"))
-    spec = DeviceSpec(
-        size_bytes=fields.size("size") or _DEFAULT_DEVICE_BYTES,
-        preset=fields.choice("preset", PRESET_NAMES) or "fast15",
-        op=0.15 if op is None else op,
-        page_bytes=fields.size("page"),
-        block_bytes=fields.size("block"),
-        channels=fields.count("channels"),
-        dies=fields.count("dies"),
-        planes=fields.count("planes"),
-        read_us=fields.number("read_us", above=0),
-        program_us=fields.number("program_us", above=0),
-        erase_us=fields.number("erase_us", above=0),
-        transfer_us=fields.number("transfer_us", least=0),
-        suspend_us=fields.number("suspend_us", least=0),
-        copyback=fields.flag("copyback"),
-        mapping=fields.choice("mapping", MAPPING_NAMES),
-        cluster=fields.count("cluster"),
-        cached_entries=fields.count("cmt"),
-        victim=_victim(fields),
-        separate_gc_frontier=None if frontier is None else frontier == "separate",
-        preconditioned=fields.flag("precondition") is not False,
-    )
-    fields.finish()
-    return spec
+def _op(fields: Fields, key: str) -> float | None:
+    op, text = fields.fraction(key), fields.text(key)
+    if op is not None and op >= 1 and not str(text).endswith("%"):
+        fields.fail(key, f"would be {op:.0%}", f"write op={text}%, or op={op:.0%} if that is intended")
+    return op
 
 
-def _victim(fields: Fields) -> str | None:
-    name, colon, choices = (fields.text("victim") or "").partition(":")
+def _victim(fields: Fields, key: str) -> str | None:
+    name, colon, choices = (fields.text(key) or "").partition(":")
     if colon and name == "d-choices" and choices.isdecimal() and int(choices) > 0:
         return f"{name}:{int(choices)}"
-    return fields.choice("victim", VICTIM_NAMES)
+    return fields.choice(key, VICTIM_NAMES)
 
 
-def device_pairs(device: DeviceSpec) -> dict[str, str]:
-    """The inverse of `device_spec`."""
-    pairs = {
-        "preset": device.preset,
-        "size": format_bytes_exact(device.size_bytes),
-        "op": _percent(device.op),
-    }
-    sizes = {"page": device.page_bytes, "block": device.block_bytes}
-    counts = {
-        "channels": device.channels,
-        "dies": device.dies,
-        "planes": device.planes,
-        "cluster": device.cluster,
-        "cmt": device.cached_entries,
-    }
-    latencies = ("read_us", "program_us", "erase_us", "transfer_us", "suspend_us")
-    times = {key: getattr(device, key) for key in latencies}
-    pairs |= {key: format_bytes_exact(value) for key, value in sizes.items() if value is not None}
-    pairs |= {key: str(value) for key, value in counts.items() if value is not None}
-    pairs |= {key: format_number(value) for key, value in times.items() if value is not None}
-    if device.copyback is not None:
-        pairs["copyback"] = "yes" if device.copyback else "no"
-    if device.mapping is not None:
-        pairs["mapping"] = device.mapping
-    if device.victim is not None:
-        pairs["victim"] = device.victim
-    if device.separate_gc_frontier is not None:
-        pairs["frontier"] = "separate" if device.separate_gc_frontier else "shared"
-    if not device.preconditioned:
-        pairs["precondition"] = "no"
-    return pairs
+def _frontier(fields: Fields, key: str) -> bool | None:
+    frontier = fields.choice(key, ("shared", "separate"))
+    return None if frontier is None else frontier == "separate"
 
 
 def _percent(share: float) -> str:
     """A share as a percentage if that parses to exactly the same value, else as a number."""
     percent = round(share * 100, 9)
     return f"{format_number(percent)}%" if percent / 100 == share else format_number(share)
+
+
+def _yes_or_no(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+_KEYS: dict[str, tuple[str, Callable[[Fields, str], Any], Callable[[Any], str]]] = {
+    "preset": ("preset", lambda fields, key: fields.choice(key, PRESET_NAMES), str),
+    "size": ("size_bytes", Fields.size, format_bytes_exact),
+    "op": ("op", _op, _percent),
+    "page": ("page_bytes", Fields.size, format_bytes_exact),
+    "block": ("block_bytes", Fields.size, format_bytes_exact),
+    **{key: (key, Fields.count, str) for key in ("channels", "dies", "planes", "cluster")},
+    "cmt": ("cached_entries", Fields.count, str),
+    **{
+        key: (key, lambda fields, key: fields.number(key, above=0), format_number)
+        for key in ("read_us", "program_us", "erase_us")
+    },
+    **{
+        key: (key, lambda fields, key: fields.number(key, least=0), format_number)
+        for key in ("transfer_us", "suspend_us")
+    },
+    "copyback": ("copyback", Fields.flag, _yes_or_no),
+    "mapping": ("mapping", lambda fields, key: fields.choice(key, MAPPING_NAMES), str),
+    "victim": ("victim", _victim, str),
+    "frontier": ("separate_gc_frontier", _frontier, lambda separate: "separate" if separate else "shared"),
+    "precondition": ("preconditioned", Fields.flag, _yes_or_no),
+}
+"""Keys of a device, each with the attribute of `DeviceSpec`, how it is read (None: not given) and written."""
+
+
+def device_spec(fields: Fields) -> DeviceSpec:
+    """Specification from the keys of a device. Raises UserError naming the key."""
+    given = {attribute: read(fields, key) for key, (attribute, read, _) in _KEYS.items()}
+    spec = DeviceSpec(**{attribute: value for attribute, value in given.items() if value is not None})
+    fields.finish()
+    return spec
+
+
+def device_pairs(device: DeviceSpec) -> dict[str, str]:
+    """The inverse of `device_spec`."""
+    values = {key: getattr(device, attribute) for key, (attribute, *_) in _KEYS.items()}
+    if device.preconditioned:
+        del values["precondition"]
+    return {key: _KEYS[key][2](value) for key, value in values.items() if value is not None}
 
 
 def divide(device_bytes: int, requests: Sequence[tuple[str, int | None]], noun: str = "VM") -> list[int]:

@@ -85,14 +85,12 @@ class NamespaceSockets:
         return self.opened[namespace]
 
     def close(self, namespace: str) -> None:
-        """Close and remove the socket of a namespace."""
         path, socket_ = self.path_of(namespace), self.opened.pop(namespace)
         if path not in self.activated:
             path.unlink(missing_ok=True)
         socket_.close()
 
     def close_all(self) -> None:
-        """Close and remove all sockets."""
         for namespace in list(self.opened):
             self.close(namespace)
 

@@ -40,7 +40,6 @@ class RunPlaces:
         return self.folder / _VHOST_USER
 
     def vhost_user_socket(self, namespace: str) -> Path:
-        """vhost-user socket of one namespace."""
         return self.vhost_user / f"{namespace}.sock"
 
     @property
@@ -102,11 +101,9 @@ class Places:
 
     @property
     def devices(self) -> Path:
-        """Directory of all devices."""
         return self.state / "devices"
 
     def device(self, name: str) -> Path:
-        """Directory of one device."""
         return self.devices / name
 
     def run_of(self, name: str) -> RunPlaces:

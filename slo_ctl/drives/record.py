@@ -303,7 +303,6 @@ class Settings(StrictModel):
         return tuple(by_nsid[nsid] for nsid in sorted(by_nsid))
 
     def of(self, namespace: str) -> NamespaceSettings:
-        """Changed settings of one namespace."""
         return self.namespaces.get(namespace, NamespaceSettings())
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import is_readable
-from slo_ctl.host.calls import WatchThread
+from slo_ctl.host.calls import WatchThread, run_program
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.disk_latency import BOUNDARIES_NS
 from slo_ctl.model.host import DeviceNumber, DiskLatency, LatencyCounts, Vm
@@ -55,12 +55,7 @@ def find_program() -> tuple[str, str]:
     program = shutil.which(PROGRAM)
     if program is None:
         raise UserError(f"{PROGRAM} is not installed", INSTALL)
-    try:
-        result = subprocess.run(  # noqa: S603 - no shell, fixed arguments
-            [program, "--version"], capture_output=True, text=True, timeout=_VERSION_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"{program} --version: {error}", INSTALL) from None
+    result = run_program([program, "--version"], _VERSION_S, INSTALL)
     if result.returncode:
         raise UserError(
             f"{program} --version failed with status {result.returncode}: {result.stderr.strip()}", INSTALL

@@ -1,4 +1,4 @@
-"""An HTTP server whose connections are bounded in number and in time."""
+"""HTTP servers whose connections are bounded in number and in time; their addresses in the configuration."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import socketserver
 import sys
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from slo_ctl.base.clock import wait_for
+from slo_ctl.base.errors import UserError
+from slo_ctl.host.sockets import host_and_port
 
 _MAX_CONNECTION_S = 30.0
 """Longest duration of a connection."""
 IDLE_S = 5.0
 """Longest time without data, for the handlers of requests."""
+MAX_TCP_CONNECTIONS = 32
 _POLL_S = 0.25
 _STOP_TIMEOUT_S = 1.0
 _STOP_POLL_S = 0.01
@@ -98,3 +102,61 @@ def _disconnect(connection: socket.socket) -> None:
     except OSError:
         # Already closed by its thread.
         return
+
+
+class TcpListener:
+    """Serves at the TCP address that a section of the configuration has as `listen`, which may change."""
+
+    def __init__(self, section: str, make_server: Callable[[socket.socket], BoundedServer]) -> None:
+        """`make_server`: the server on an open listening socket."""
+        self._section = section
+        self._make_server = make_server
+        self._server: BoundedServer | None = None
+        self.address = ""
+        """`HOST:PORT`; empty while there is no server."""
+
+    def listen(self, address: str | None) -> None:
+        """Serve at `HOST:PORT` from now on; None: nowhere.
+
+        Raises UserError, and then keeps serving at the earlier address.
+        """
+        before = self.address
+        if (address or "") == before:
+            return
+        # First, because the new address may have the same port.
+        self.close()
+        if address:
+            try:
+                self._start(address)
+            except OSError as error:
+                if before:
+                    self._start(before)
+                reason = error.strerror or error
+                raise UserError(
+                    f"[{self._section}] listen = {address!r}: {reason}", "choose another address or port"
+                ) from None
+
+    def _start(self, address: str) -> None:
+        self._server = self._make_server(_listening_socket(*host_and_port(address)))
+        self._server.start()
+        self.address = address
+
+    def close(self) -> None:
+        """Stop serving."""
+        if self._server is not None:
+            self._server.stop()
+        self._server, self.address = None, ""
+
+
+def _listening_socket(host: str, port: int) -> socket.socket:
+    """Raises OSError."""
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(MAX_TCP_CONNECTIONS)
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -1,18 +1,45 @@
-"""Services that may hang: calls in threads with a timeout, and threads that follow a service."""
+"""What may hang: programs and calls in threads with a timeout, and threads that follow a service."""
 
 from __future__ import annotations
 
 import math
+import os
 import queue
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from slo_ctl.base.errors import UserError
 from slo_ctl.model.setting import ActError
 
 Result = TypeVar("Result")
+
+
+def run_program(command: Sequence[str], timeout_s: float, hint: str) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, without input and with untranslated output.
+
+    Raises UserError, with this hint, if it cannot be run or has not ended in time.
+    """
+    try:
+        return subprocess.run(  # noqa: S603 - no shell
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except OSError as error:
+        raise UserError(f"{command[0]}: {error.strerror}", hint) from None
+    except subprocess.TimeoutExpired:
+        raise UserError(f"`{' '.join(command)}` has not ended after {timeout_s:g} s", hint) from None
+
+
+# Calls in threads.
 
 TIMEOUT_S = 1.0
 _REDUCED_TIMEOUT_S = 0.1
@@ -54,14 +81,12 @@ class BoundedCalls:
         service: str,
         *,
         timeout_s: float = TIMEOUT_S,
-        max_threads: int = MAX_THREADS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`service` names the called service in error messages."""
         self._service = service
         self._timeout_s = timeout_s
         self._reduced_timeout_s = _REDUCED_TIMEOUT_S
-        self._max_threads = max_threads
         self._clock = clock
         self._hanging: dict[str, _Call] = {}
         self._unanswered_since_s: float | None = None
@@ -76,7 +101,7 @@ class BoundedCalls:
         """
         self._forget_finished()
         hanging = self._hanging.get(key)
-        if hanging is not None or len(self._hanging) >= self._max_threads:
+        if hanging is not None or len(self._hanging) >= MAX_THREADS:
             raise self._no_answer()
         call = _Call(do, self._clock, self._clock())
         if self._threads <= len(self._hanging):
@@ -159,7 +184,6 @@ class WatchThread:
             self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify()

@@ -188,8 +188,22 @@ class LibvirtHost:
         return readings
 
     def all_xml(self) -> list[tuple[str, str]]:
-        """Name and XML of every VM, running and defined. Raises LibvirtError."""
-        return all_xml(self._connection, self._module)
+        """Name and XML of every VM, running and defined; one that disappears meanwhile is skipped.
+
+        Raises LibvirtError.
+        """
+        found = []
+        try:
+            for domain in self._connection.listAllDomains():
+                try:
+                    flags = [0, *([XML_INACTIVE] if domain.isActive() and domain.isPersistent() else [])]
+                    found += [(str(domain.name()), str(domain.XMLDesc(each))) for each in flags]
+                except self._module.libvirtError as error:
+                    if error.get_error_code() != self._module.VIR_ERR_NO_DOMAIN:
+                        raise
+        except self._module.libvirtError as error:
+            raise LibvirtError(str(error), "check that libvirtd is running") from None
+        return found
 
     def close(self) -> None:
         self._connection.close()
@@ -245,25 +259,6 @@ def read_domain(domain: Any, module: Any, before: DomainReading | None = None) -
         resumed=reason in _RESUMED_FOR.get(state, ()),
     )
     return DomainReading(vm, xml, notes)
-
-
-def all_xml(connection: Any, module: Any) -> list[tuple[str, str]]:
-    """Name and XML of every VM, running and defined; one that disappears meanwhile is skipped.
-
-    Raises LibvirtError.
-    """
-    found = []
-    try:
-        for domain in connection.listAllDomains():
-            try:
-                flags = [0, *([XML_INACTIVE] if domain.isActive() and domain.isPersistent() else [])]
-                found += [(str(domain.name()), str(domain.XMLDesc(each))) for each in flags]
-            except module.libvirtError as error:
-                if error.get_error_code() != module.VIR_ERR_NO_DOMAIN:
-                    raise
-    except module.libvirtError as error:
-        raise LibvirtError(str(error), "check that libvirtd is running") from None
-    return found
 
 
 def starting_domain(xml: str) -> DomainReading:

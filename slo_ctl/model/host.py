@@ -58,7 +58,7 @@ _DEVICE_NUMBER = re.compile(r"(\d{1,7}):(\d{1,7})", re.ASCII)
 
 @lru_cache(maxsize=4096)
 def parse_device_number(text: str) -> DeviceNumber | None:
-    """The number in a text such as `8:0`; None if it is not one."""
+    """The number in a string such as `8:0`; None if it is not one."""
     match = _DEVICE_NUMBER.fullmatch(text)
     return DeviceNumber(int(match[1]), int(match[2])) if match else None
 

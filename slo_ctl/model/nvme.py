@@ -130,7 +130,6 @@ class NvmeController:
 
     @property
     def emulated(self) -> bool:
-        """Whether QEMU emulates it."""
         return self.vendor == QEMU_VENDOR
 
     @property

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from slo_ctl.base.errors import UserError
+
 SettingValue = float | str | None
 """Value of a knob: a number; text such as `bfq low_latency=0`; None: no limit, or the default."""
 
@@ -143,8 +145,8 @@ def change_of(before: SettingValue, after: SettingValue) -> tuple[SettingValue, 
     return " ".join([*old[:1], *changed]), " ".join([*new[:1], *added])
 
 
-class ActError(Exception):
-    """A knob cannot be read or written: the reason and a hint.
+class ActError(UserError):
+    """A knob cannot be read or written.
 
     `target_removed`: the object of the knob (a cgroup, a VM, a disk) no longer exists, so that nothing needs
     to be restored; not for a daemon that does not answer. `in_progress`: the device continues by itself until
@@ -152,13 +154,8 @@ class ActError(Exception):
     """
 
     def __init__(
-        self, reason: str, hint: str = "", *, target_removed: bool = False, in_progress: bool = False
+        self, message: str, hint: str = "", *, target_removed: bool = False, in_progress: bool = False
     ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.hint = hint
+        super().__init__(message, hint)
         self.target_removed = target_removed
         self.in_progress = in_progress
-
-    def __str__(self) -> str:
-        return f"{self.reason} ({self.hint})" if self.hint else self.reason

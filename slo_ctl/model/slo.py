@@ -344,7 +344,9 @@ def check_vm_name(vm: str) -> None:
     except UnicodeEncodeError:
         usable = False
     if not usable:
-        raise UserError(f"{vm[:60] or 'an empty text'} is not a valid name of a VM", "see `slo-ctl vm list`")
+        raise UserError(
+            f"{vm[:60] or 'an empty string'} is not a valid name of a VM", "see `slo-ctl vm list`"
+        )
 
 
 def check_named(key: str, name: str, known: Collection[str]) -> None:

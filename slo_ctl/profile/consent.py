@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +15,12 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import try_lock
 from slo_ctl.base.kernel_files import read_text
 from slo_ctl.host.block_device import device_number, is_held
+from slo_ctl.host.calls import run_program
 from slo_ctl.profile.target import Kind, NbdExport, Target, parse_uri
 
 _EDGE_BYTES = 1 << 20
 """Bytes searched at both ends of an export: signatures are in the first and the last 64 KiB to 1 MiB."""
-_TIMEOUT_S = 30.0
+_TIMEOUT_S, _HINT = 30.0, "check that the device responds"
 _LOCK_TIMEOUT_S, _LOCK_POLL_S = 2.0, 0.05
 
 
@@ -134,18 +134,18 @@ def _refuse_signatures(target: str, found: str) -> None:
 
 
 def _signatures(path: Path) -> str:
-    """Types of file systems, partition tables, RAID and LVM members on it, or an empty text."""
+    """Types of file systems, partition tables, RAID and LVM members on it, or an empty string."""
     found: list[str] = []
     wipefs, blkid = _program("wipefs"), _program("blkid")
-    listed = _run([wipefs, "--no-act", "--noheadings", "--output", "TYPE", "--", str(path)])
+    listing = [wipefs, "--no-act", "--noheadings", "--output", "TYPE", "--", str(path)]
+    listed = run_program(listing, _TIMEOUT_S, _HINT)
     found += listed.stdout.split()
     if listed.returncode:
         raise UserError(
             f"{path}: wipefs cannot determine what is on it: {listed.stderr.strip()}", "run as root"
         )
-    probed = _run(
-        [blkid, "--probe", "--output", "value", "--match-tag", "TYPE", "--match-tag", "PTTYPE", str(path)]
-    )
+    tags = ["--match-tag", "TYPE", "--match-tag", "PTTYPE"]
+    probed = run_program([blkid, "--probe", "--output", "value", *tags, str(path)], _TIMEOUT_S, _HINT)
     # 2: nothing found; 8: more than one thing.
     if probed.returncode not in (0, 2, 8):
         raise UserError(
@@ -162,17 +162,3 @@ def _program(name: str) -> str:
             f"{name} is not installed, so it is unknown whether there is data", "install util-linux"
         )
     return found
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(  # noqa: S603 - no shell
-            command,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-    except subprocess.TimeoutExpired:
-        raise UserError(f"{command[0]} timed out", "check that the device responds") from None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.termination import deferred
+from slo_ctl.base.termination import signals_deferred
 from slo_ctl.model.measurement import WHOLE, Access, Direction, Measurement, Order, Part
 from slo_ctl.profile.target import Kind, MeasuredFile, Target
 
@@ -180,7 +180,7 @@ class Fio:
         command = [self._program, *fixed, *self._target_options(), *options]
         process: subprocess.Popen[str] | None = None
         try:
-            with deferred():
+            with signals_deferred():
                 # A new session, so that Ctrl-C reaches only this process, which then stops fio.
                 process = subprocess.Popen(  # noqa: S603 - no shell
                     command,

@@ -36,7 +36,7 @@ def named_device(device: str, sys: Path) -> DeviceNumber:
         path = Path(device)
         if not path.is_block_device():
             raise UserError(
-                f"block device {device or '(empty text)'} not found",
+                f"block device {device or '(empty string)'} not found",
                 "write sda or /dev/sda, see `lsblk`",
             )
         number = device_number(path.stat().st_rdev)

@@ -19,7 +19,16 @@ from slo_ctl.model.measurement import RAND_WRITE, SEQ_WRITE, Access, Direction, 
 from slo_ctl.profile.consent import in_use, measured_alone, permission
 from slo_ctl.profile.fio import Fio, FioOptions
 from slo_ctl.profile.identity import Identity, IdentitySources, identify
-from slo_ctl.profile.store import Conditioning, Measured, Profile, ProfileStore, rows
+from slo_ctl.profile.store import (
+    Conditioning,
+    FoundRecord,
+    Measured,
+    Profile,
+    ProfileStore,
+    R,
+    RecordStore,
+    rows,
+)
 from slo_ctl.profile.sweep import Ended, StoppingRule, SweepPlan, next_task
 from slo_ctl.profile.sweep import run as measure
 from slo_ctl.profile.target import Target, check_direct, check_space, find_target, remove_stale, span_bytes
@@ -314,3 +323,16 @@ def begin_profile(
 def identify_target(request_target: str, sources: IdentitySources) -> Identity:
     """The identity of a target, without writing to it; an NBD export need not be served."""
     return identify(find_target(request_target, connect=False), sources)
+
+
+def stored_record(
+    store: RecordStore[R], target: str, sources: IdentitySources, missing: str, command: str
+) -> FoundRecord[R]:
+    """The stored record of a target.
+
+    Raises UserError if there is none: `missing` and the target, with the `command` that makes one.
+    """
+    found = store.find(identify_target(target, sources))
+    if found is None:
+        raise UserError(f"{missing} {target}", f"measure it with: slo-ctl device {command} {target}")
+    return found

@@ -34,7 +34,6 @@ class Kind(StrEnum):
     MADE_FILE = "made file"
     """Test file that is created for the profile and removed afterwards."""
     FILE = "file"
-    """Existing file."""
     BLOCK = "block device"
     NBD = "NBD export"
 
@@ -71,7 +70,7 @@ def find_target(given: str, connect: bool = True) -> Target:
         with NbdExport(address) as export:
             return Target(given, Kind.NBD, None, export.size_bytes, SECTOR_BYTES)
     if not given.strip():
-        raise UserError("the target is an empty text", "name a directory on the drive, such as /srv/vms")
+        raise UserError("the target is an empty string", "name a directory on the drive, such as /srv/vms")
     path = Path(given)
     try:
         status = path.stat()

@@ -23,9 +23,7 @@ from prometheus_client.core import (
 )
 
 from slo_ctl import tool_version
-from slo_ctl.base.errors import UserError
-from slo_ctl.host.bounded_server import IDLE_S, BoundedServer
-from slo_ctl.host.sockets import host_and_port
+from slo_ctl.host.bounded_server import IDLE_S, MAX_TCP_CONNECTIONS, BoundedServer, TcpListener
 from slo_ctl.model.host import IoCounters, LatencyCounts
 from slo_ctl.model.setting import OutcomeState
 from slo_ctl.model.status import DEGRADED, DeviceStatus, GroupStatus, HostStatus, Verdict, VmStatus
@@ -302,7 +300,7 @@ def _buckets(latency: LatencyCounts) -> list[tuple[str, float]]:
     return [*buckets, ("+Inf", float(below[-1]))]
 
 
-class Metrics:
+class Metrics(TcpListener):
     """The metrics as text, and over TCP at the address given to `listen`."""
 
     def __init__(
@@ -312,69 +310,18 @@ class Metrics:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(StatusCollector(status, counts))
         ProcessCollector(registry=self._registry)
-        self._listening = ""
-        self._stop: Callable[[], None] | None = None
+        super().__init__("metrics", lambda listening: _Server(listening, self._registry))
 
     def text(self) -> bytes:
         """Metrics in Prometheus's text format."""
         return generate_latest(self._registry)
-
-    def listen(self, address: str | None) -> None:
-        """Serve the metrics at `HOST:PORT` from now on; None: not over TCP.
-
-        Raises UserError, and then keeps serving at the earlier address.
-        """
-        before = self._listening
-        if (address or "") == before:
-            return
-        # First, because the new address may have the same port.
-        self.close()
-        if address:
-            try:
-                self._start(address)
-            except OSError as error:
-                if before:
-                    self._start(before)
-                reason = error.strerror or error
-                raise UserError(
-                    f"[metrics] listen = {address!r}: {reason}", "choose another address or port"
-                ) from None
-
-    def _start(self, address: str) -> None:
-        host, port = host_and_port(address)
-        server = _Server(_listening_socket(host, port), self._registry)
-        server.start()
-        self._listening, self._stop = address, server.stop
-
-    def close(self) -> None:
-        """Stop serving over TCP."""
-        if self._stop is not None:
-            self._stop()
-        self._listening, self._stop = "", None
-
-
-_MAX_CONNECTIONS = 32
-
-
-def _listening_socket(host: str, port: int) -> socket.socket:
-    """Raises OSError."""
-    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(_MAX_CONNECTIONS)
-    except OSError:
-        listening.close()
-        raise
-    return listening
 
 
 class _Server(BoundedServer, WSGIServer):
     """prometheus_client's own has no bound on connections, each of which has a thread while it lasts."""
 
     def __init__(self, listening: socket.socket, registry: CollectorRegistry) -> None:
-        super().__init__(listening, _Connection, _MAX_CONNECTIONS, "metrics")
+        super().__init__(listening, _Connection, MAX_TCP_CONNECTIONS, "metrics")
         self.server_name, self.server_port = listening.getsockname()[:2]
         self.setup_environ()
         self.set_app(make_wsgi_app(registry))

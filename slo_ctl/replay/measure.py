@@ -84,7 +84,6 @@ class MeasuredVm:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is an open loop."""
         return self.played.spec.mode is Mode.OPEN
 
 

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from slo_ctl import tool_version
 from slo_ctl.base.json_store import StrictModel
+from slo_ctl.base.numbers import max_known
 from slo_ctl.decide.limit_control import at_limit
 from slo_ctl.decide.verdict import Delivered, Judgement, judge
 from slo_ctl.model.sample import VmSample
@@ -41,7 +42,6 @@ OptionalCount = Annotated[int | None, BeforeValidator(_finite)]
 
 
 CURVE_PERCENTILES = (1.0, 5.0, *map(float, range(10, 100, 10)), 95.0, 98.0, 99.0, 99.5, 99.9)
-"""Percentiles of `Percentiles.curve`."""
 
 
 class Percentiles(StrictModel):
@@ -126,6 +126,11 @@ class VmResult(StrictModel):
     remark: str = ""
     """Measures of the policy for it, and bounds without a lever, at the end of the window."""
     latency_us: Latency = Latency()
+
+    @property
+    def p99_us(self) -> float:
+        """p99 of reads or of writes, whichever is longer; 0 without requests."""
+        return max_known((self.latency_us.read.p99, self.latency_us.write.p99)) or 0.0
 
     @property
     def limited(self) -> bool:

@@ -295,7 +295,6 @@ def _refuse_large_requests(fields: Fields, source: SyntheticSource, size_bytes: 
 
 
 def _workloads_by_parameter() -> dict[str, list[str]]:
-    """Workloads that have each parameter."""
     from traces.synth import WORKLOADS
 
     found: dict[str, list[str]] = {}

@@ -56,12 +56,10 @@ class ScenarioText:
         self.places |= {(self.device_where, key): "--device" for key in pairs}
 
     def add_vm(self, text: str) -> None:
-        """Add a `--vm`."""
         pairs = split_pairs(f"--vm {text}", text)
         self.vms.append((f"--vm {pairs.get('name') or text}", pairs))
 
     def add_event(self, text: str) -> None:
-        """Add an `--event`."""
         self.events.append((f"--event {text}", split_pairs(f"--event {text}", text)))
 
     def set(self, key: str, text: str | None) -> None:
@@ -162,7 +160,7 @@ def _setting_text(where: str, value: object) -> str:
     if isinstance(value, str | int | float):
         return str(value)
     if isinstance(value, list):
-        raise UserError(f"{where}: a value in the list is not a text", 'such as ["shared", "static"]')
+        raise UserError(f"{where}: a value in the list is not a string", 'such as ["shared", "static"]')
     raise UserError(f"{where}: must be a single value", "see the scenario file in the documentation")
 
 

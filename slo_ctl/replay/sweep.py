@@ -28,7 +28,7 @@ from slo_ctl.base.progress import ProgressSink, Silent
 from slo_ctl.base.workers import MAX_DEATHS, GivenUp, Workers
 from slo_ctl.drives.build import device_spec
 from slo_ctl.replay import run as engine
-from slo_ctl.replay.result import TOLERANCE, RunResult, VmResult
+from slo_ctl.replay.result import TOLERANCE, RunResult
 from slo_ctl.replay.scenario_build import build_scenario
 from slo_ctl.replay.scenario_text import ScenarioText
 
@@ -147,15 +147,10 @@ def replay(base: ScenarioText, point: SweepPoint) -> Row:
         **asdict(point),
         pages_s=sum(vm.bandwidth_bytes_s or 0.0 for vm in run.vms) / _PAGE_BYTES,
         least_iops=min(vm.iops or 0.0 for vm in run.vms),
-        worst_p99_ms=max(map(_p99_ms, run.vms)),
+        worst_p99_ms=max(vm.p99_us for vm in run.vms) / 1e3,
         waf=run.waf or 1.0,
         unmet=_unmet(run),
     )
-
-
-def _p99_ms(vm: VmResult) -> float:
-    measured = [kind.p99 for kind in (vm.latency_us.read, vm.latency_us.write) if kind.p99 is not None]
-    return max(measured, default=0.0) / 1e3
 
 
 def _unmet(run: RunResult) -> int:
@@ -163,7 +158,7 @@ def _unmet(run: RunResult) -> int:
     for vm in run.vms:
         target_us = vm.p99_target_us
         too_few = vm.min_iops is not None and (vm.iops or 0.0) < (1 - TOLERANCE) * vm.min_iops
-        too_slow = target_us is not None and 1e3 * _p99_ms(vm) > (1 + TOLERANCE) * target_us
+        too_slow = target_us is not None and vm.p99_us > (1 + TOLERANCE) * target_us
         unmet += too_few or too_slow
     return unmet
 

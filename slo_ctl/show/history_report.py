@@ -39,7 +39,7 @@ _TIME_SHARES = (0.5, 0.9, 0.99, 1.0)
 
 
 def vm_charts(history: VmHistory, summary: Summary, slo: Slo | None) -> list[Curves]:
-    """Share, IOPS, WAF and p99 of one VM on one device, as far as they were measured.
+    """Share, IOPS, WAF and p99 of one VM on one device, where measured.
 
     `slo` is the SLO that is in force now, if known.
     """

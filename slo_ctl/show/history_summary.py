@@ -6,7 +6,8 @@ import shlex
 import statistics
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice, pairwise
 from typing import Any
 
@@ -212,7 +213,7 @@ def settings_in_force(histories: Iterable[VmHistory]) -> tuple[SettingInForce, .
     return tuple(latest.values())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HostReport:
     """Report of a host over an interval."""
 
@@ -223,16 +224,15 @@ class HostReport:
     """Names of emulated devices."""
     now: HostStatus | None = None
     """Present status, with the SLOs; None for a report of the past, and without a daemon."""
-    summaries: tuple[Summary, ...] = field(init=False)
-    """Summaries of all VMs, sorted by the share of time in which the SLO was met."""
 
-    def __post_init__(self) -> None:
-        def met_and_name(summary: Summary) -> tuple[float, str]:
-            return 1.0 if summary.met is None else summary.met, summary.vm
+    @cached_property
+    def summaries(self) -> tuple[Summary, ...]:
+        """Summaries of all VMs, sorted by the share of time in which the SLO was met.
 
+        They take seconds for hundreds of VMs.
+        """
         all_summaries = (summary for history in self.histories for summary in summaries(history))
-        # Once: it takes seconds for hundreds of VMs.
-        object.__setattr__(self, "summaries", tuple(sorted(all_summaries, key=met_and_name)))
+        return tuple(sorted(all_summaries, key=lambda each: (1.0 if each.met is None else each.met, each.vm)))
 
     def device_name(self, device: str) -> str:
         """Name of a device; that of an emulated one with its label."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
 from slo_ctl.base import numbers
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import printable
 from slo_ctl.model.measurement import Direction, accesses_of
+from slo_ctl.show.terminal import empty_table
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from slo_ctl.decide.profile_fit import Analysis, Ratio, RatioSummary
     from slo_ctl.profile.store import Found, Profile
@@ -70,7 +70,7 @@ def print_profile(
 
 def _ratio_table(profile: Profile, analysis: Analysis, every_size: bool) -> Table:
     """Access times and ratios of the measured sizes, or of every size."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table = empty_table()
     table.add_column("SIZE", justify="right")
     for summary in analysis.summaries:
         name = summary.direction.value.upper()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
 from slo_ctl.base import numbers
@@ -13,12 +11,13 @@ from slo_ctl.base.text import and_list, printable
 from slo_ctl.model.status import Verdict
 from slo_ctl.replay.result import TOLERANCE
 from slo_ctl.show.status import verdict_text
-from slo_ctl.show.terminal import NAME_WIDTH, print_line
+from slo_ctl.show.terminal import NAME_WIDTH, empty_table, print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
+    from rich.table import Table
 
     from slo_ctl.replay.result import DeviceResult, GcPagesMoved, Merges, Result, RunResult, VmResult
 
@@ -267,7 +266,7 @@ def _table(
     first: str, headings: Sequence[str], rows: Sequence[tuple[str, Sequence[str | Text]]], wide: bool
 ) -> Table:
     """One row per name, with as many of its cells as there are headings."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 if wide else 0, 0, 0))
+    table = empty_table(1 if wide else 0)
     table.add_column(first, max_width=NAME_WIDTH, overflow="fold")
     for heading in headings:
         table.add_column(heading, justify="left" if heading == _VERDICT else "right", no_wrap=True)

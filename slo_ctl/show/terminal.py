@@ -80,6 +80,11 @@ _GAP_WIDTH = 2
 _MIN_FOLDED_WIDTH = 16
 
 
+def empty_table(gap: int = 1) -> Table:
+    """A table without lines but the one below its headings, with a gap on the right of each column."""
+    return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0))
+
+
 def print_rows(
     console: Console,
     headings: Sequence[str],
@@ -95,7 +100,7 @@ def print_rows(
     width = width_for_tables(console)
     rows = [tuple(map(printable, row)) for row in rows]
     needed = 0
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table = empty_table()
     for heading, cells in zip(headings, zip(*rows, strict=True), strict=True):
         fold = heading in folded
         widest = max(map(cell_len, (heading, *cells)))
@@ -161,7 +166,7 @@ def fitting(columns: Sequence[Column[Row]], rows: Iterable[Row], width: int | No
 def table_of(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None) -> Table:
     """The table of `rows`, with the columns that fit."""
     visible = fitting(columns, rows, width)
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table = empty_table()
     for column in visible:
         if column is columns[0]:
             table.add_column(column.heading, max_width=NAME_WIDTH, overflow="fold")
@@ -210,12 +215,7 @@ def _squeezed(values: Sequence[float | None], width: int) -> list[float | None]:
     if count <= width:
         return list(values)
     groups = (values[i * count // width : (i + 1) * count // width] for i in range(width))
-    return [_mean(group) for group in groups]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known_values = [value for value in values if value is not None]
-    return sum(known_values) / len(known_values) if known_values else None
+    return [numbers.weighted_mean((value, 1.0) for value in group) for group in groups]
 
 
 @contextmanager

@@ -125,7 +125,6 @@ class HelpScreen(ModalScreen[None]):
         yield Static(HELP, markup=False)
 
     def on_key(self) -> None:
-        """Any key closes it."""
         self.dismiss()
 
 
@@ -196,7 +195,6 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Start polling."""
         self.query_one("#vms").focus()
         self.set_interval(self._interval_s, self._poll)
         self._poll()
@@ -283,7 +281,6 @@ class TopApp(App[None]):
         self._show()
 
     def on_input_submitted(self) -> None:
-        """Return to the table."""
         self._close_search()
 
     def _close_search(self) -> None:

@@ -9,7 +9,7 @@ from fake_sys import block_device
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
-from slo_ctl.act.queue import BlockQueueActuator, find_scheduler_problem
+from slo_ctl.act.queue import BlockQueueActuator, check_has_scheduler
 from slo_ctl.decide.scheduler import cost_knob, scheduler_knob
 from slo_ctl.model.setting import ActError, Knob, Lever, OutcomeState, Setting
 
@@ -176,9 +176,11 @@ def test_partitions_and_stacked_devices_are_refused(tmp_path: Path) -> None:
     disk = tmp_path / "sdx"
     (disk / "sdx1").mkdir(parents=True)
     (disk / "sdx1" / "partition").write_text("1\n")
-    assert "is a partition" in str(find_scheduler_problem(disk / "sdx1"))
+    with pytest.raises(ActError, match="is a partition"):
+        check_has_scheduler(disk / "sdx1")
     (tmp_path / "nvme0n1" / "slaves" / "nvme0c0n1").mkdir(parents=True)
-    assert "nvme0c0n1" in str(find_scheduler_problem(tmp_path / "nvme0n1"))
+    with pytest.raises(ActError, match="nvme0c0n1"):
+        check_has_scheduler(tmp_path / "nvme0n1")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,10 @@ def test_missing_io_cost_is_reported(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("tick_ms", "kept"), [(1.0, "10"), (4.0, "12"), (10.0, "10")])
-def test_times_are_rounded_to_whole_ticks(host: Host, tick_ms: float, kept: str) -> None:
-    actuator = BlockQueueActuator(host.sys, None, tick_ms)
+def test_times_are_rounded_to_whole_ticks(
+    host: Host, monkeypatch: pytest.MonkeyPatch, tick_ms: float, kept: str
+) -> None:
+    monkeypatch.setattr("time.clock_getres", lambda _clock: tick_ms / 1e3)
+    actuator = BlockQueueActuator(host.sys, None)
     wanted = "mq-deadline read_expire=10 fifo_batch=10"
     assert actuator.normalise(SCHEDULER, wanted) == f"mq-deadline read_expire={kept} fifo_batch=10"

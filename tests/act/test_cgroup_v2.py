@@ -148,7 +148,7 @@ def test_a_parent_without_io_is_named(tree: Tree) -> None:
     with pytest.raises(ActError) as refused:
         tree.actuator.write(limit("read_iops"), 5)
     assert (
-        f"{tree.root}/machine.slice does not enable the io controller for its groups" in refused.value.reason
+        f"{tree.root}/machine.slice does not enable the io controller for its groups" in refused.value.message
     )
     assert f"echo +io > {tree.root}/machine.slice/cgroup.subtree_control" in refused.value.hint
     assert not refused.value.target_removed

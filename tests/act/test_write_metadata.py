@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slo_ctl.act.domain_metadata import (
+from slo_ctl.act.domain import (
     DomainState,
     WritableDomain,
     read_metadata,

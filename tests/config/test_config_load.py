@@ -194,7 +194,7 @@ def test_vm_name_patterns_are_matched(tmp_path: Path) -> None:
         )
     )
     assert list(config.vms) == ["web-10", "web-20"]
-    found = {vm: config.with_slo_of(vm) for vm in ("db", "web", "web-1", "web-10", "web-20")}
+    found = {vm: config.slo_table_of(vm) for vm in ("db", "web", "web-1", "web-10", "web-20")}
     assert {vm: table and table.name for vm, table in found.items()} == {
         "db": "*",
         "web": "web*",
@@ -202,7 +202,7 @@ def test_vm_name_patterns_are_matched(tmp_path: Path) -> None:
         "web-10": "web-10",
         "web-20": "web-??",
     }
-    assert Config().with_slo_of("web") is None
+    assert Config().slo_table_of("web") is None
 
 
 def test_only_visible_toml_files_are_read(tmp_path: Path) -> None:

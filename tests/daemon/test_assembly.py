@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slo_ctl.daemon.device_view import DeviceView
+from slo_ctl.daemon.device import DeviceView
 from slo_ctl.daemon.slos import EpochSlos
 from slo_ctl.daemon.status import StatusRows, status_of
 from slo_ctl.decide.slo_sources import DEFAULT

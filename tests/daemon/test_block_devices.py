@@ -9,10 +9,9 @@ import pytest
 
 from slo_ctl.config.settings import Config, DaemonConfig
 from slo_ctl.daemon import block_devices as module
-from slo_ctl.daemon.activity import WindowedMaximums
 from slo_ctl.daemon.block import ManagedBlock
 from slo_ctl.daemon.block_devices import BlockDevices
-from slo_ctl.daemon.device_view import Problems
+from slo_ctl.daemon.device import Problems, WindowedMaximums
 from slo_ctl.daemon.settings import ConfiguredBlock
 from slo_ctl.drives.places import places
 from slo_ctl.model.slo import Slo

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from slo_ctl.daemon.device_view import DeviceView
+from slo_ctl.daemon.device import DeviceView
 from slo_ctl.daemon.status import EventCounters
 from slo_ctl.decide.verdict import Delivered
 from slo_ctl.model.host import DeviceNumber

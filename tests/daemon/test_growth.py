@@ -16,7 +16,7 @@ from slo_ctl.act.journal import Journal, Original
 from slo_ctl.act.libvirt import LibvirtActuator
 from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.config.settings import Config, DeviceConfig
-from slo_ctl.daemon.device_view import Problems
+from slo_ctl.daemon.device import Problems
 from slo_ctl.daemon.log import EpochLog
 from slo_ctl.daemon.settings import InheritedSettings
 from slo_ctl.daemon.ssd_devices import EmulatedDevices

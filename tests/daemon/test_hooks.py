@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.base.files import why_not_run
-from slo_ctl.daemon.hooks import MAX_WAITING, PROGRAM_LIMIT_S, STOP_S, HookProgram, HookQueue
+from slo_ctl.daemon.hooks import STOP_S, HookProgram, HookQueue
 from slo_ctl.daemon.status import VerdictChange, VerdictChanges
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus
@@ -27,10 +27,10 @@ def program(folder: Path, body: str) -> tuple[str, ...]:
     return (str(path), "first argument")
 
 
-def queue(
-    command: tuple[str, ...], *, limit_s: float = PROGRAM_LIMIT_S, max_waiting: int = MAX_WAITING
-) -> HookQueue:
-    return HookQueue(HookProgram(command, limit_s), max_waiting=max_waiting)
+def queue(command: tuple[str, ...]) -> HookQueue:
+    hooks = HookQueue()
+    hooks.configure(HookProgram(command))
+    return hooks
 
 
 def change(vm: str = "web", verdict: Verdict = SHORT, previous: Verdict | None = OK) -> VerdictChange:
@@ -81,11 +81,12 @@ def test_one_hook_at_a_time_and_queued_changes_are_merged(tmp_path: Path) -> Non
     assert said.read_text().splitlines() == ["first ok insufficient", "web ok idle"]
 
 
-def test_full_queue_drops_the_oldest(tmp_path: Path) -> None:
+def test_full_queue_drops_the_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slo_ctl.daemon.hooks.MAX_WAITING", 2)
     go, said = tmp_path / "go", tmp_path / "said"
     os.mkfifo(go)
     command = program(tmp_path, f'echo "$SLO_CTL_VM" >> {said}; [ "$SLO_CTL_VM" != vm0 ] || read _ < {go}')
-    with closing(queue(command, max_waiting=2)) as hooks:
+    with closing(queue(command)) as hooks:
         hooks.add([change("vm0")])
         until(said.exists)
         hooks.add([change(f"vm{number}") for number in range(1, 5)])
@@ -95,9 +96,10 @@ def test_full_queue_drops_the_oldest(tmp_path: Path) -> None:
     assert said.read_text().split() == ["vm0", "vm3", "vm4"]
 
 
-def test_hanging_hook_is_killed_with_its_children(tmp_path: Path) -> None:
+def test_hanging_hook_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slo_ctl.daemon.hooks.PROGRAM_LIMIT_S", 0.5)
     pids = tmp_path / "pids"
-    with closing(queue(program(tmp_path, f"sleep 100 & echo $$ $! > {pids}; wait"), limit_s=0.5)) as hooks:
+    with closing(queue(program(tmp_path, f"sleep 100 & echo $$ $! > {pids}; wait"))) as hooks:
         hooks.add([change()])
         until(lambda: hooks.results()["killed"] == 1)
     for pid in pids.read_text().split():
@@ -153,7 +155,7 @@ def test_failure_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 def test_no_hook_without_a_command(tmp_path: Path) -> None:
     said = tmp_path / "said"
-    with closing(HookQueue(None)) as hooks:
+    with closing(HookQueue()) as hooks:
         hooks.add([change()])
         hooks.configure(HookProgram(program(tmp_path, f'echo "$SLO_CTL_VM" >> {said}')))
         hooks.add([change("db")])

@@ -15,7 +15,7 @@ from slo_ctl.act.journal import Journal, Original
 from slo_ctl.base.clock import now_text
 from slo_ctl.cli import app
 from slo_ctl.config.settings import Config, DeviceConfig
-from slo_ctl.daemon.activity import ActivityTracker, MoveSpeed
+from slo_ctl.daemon.device import ActivityTracker, MoveSpeed
 from slo_ctl.daemon.slos import Occupant
 from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.daemon.ssd_devices import EmulatedDevices

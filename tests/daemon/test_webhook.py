@@ -85,7 +85,9 @@ def change(vm: str = "web") -> VerdictChange:
 
 @contextmanager
 def sending(url: str, limit_s: float = 20.0) -> Iterator[HookQueue]:
-    with closing(HookQueue(Webhook(url, limit_s))) as queue:
+    with pytest.MonkeyPatch.context() as patch, closing(HookQueue()) as queue:
+        patch.setattr("slo_ctl.daemon.hooks.REQUEST_LIMIT_S", limit_s)
+        queue.configure(Webhook(url))
         yield queue
 
 

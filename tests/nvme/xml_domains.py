@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree
 
-from slo_ctl.act.domain_metadata import DomainState, NoDomainError
+from slo_ctl.act.domain import DomainState, NoDomainError
 
 
 class XmlDomain:

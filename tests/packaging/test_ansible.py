@@ -62,7 +62,7 @@ def test_role_writes_the_configuration_of_its_variables(tmp_path: Path) -> None:
     assert [(each.name, each.path, each.scheduler) for each in config.devices] == [
         ("fast", "/dev/nvme0n1", "bfq")
     ]
-    web, odd = config.with_slo_of("web1"), config.with_slo_of('odd "name"')
+    web, odd = config.slo_table_of("web1"), config.slo_table_of('odd "name"')
     assert web is not None
     assert (web.slo.class_name, web.slo.group_name) == ("gold", "shop")
     assert odd is not None

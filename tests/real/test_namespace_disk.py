@@ -16,7 +16,7 @@ from libvirt_host import (
 )
 from waiting import until
 
-from slo_ctl.act.domain_metadata import writable_domain
+from slo_ctl.act.domain import writable_domain
 from slo_ctl.act.mapping import add_disk, remove_disk, target_of
 from slo_ctl.base.errors import UserError
 

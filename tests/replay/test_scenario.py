@@ -546,7 +546,7 @@ def test_bad_scenario_files_are_refused(tmp_path: Path, toml: str, message: str)
             "[[event]]\nat = '1x'\nvm = 'bd'\naction = 'stop'",
             ":3: [[event]] 1: VM bd not found",
         ),
-        ("compare = ['shared', 3]", ":1: compare: a value in the list is not a text"),
+        ("compare = ['shared', 3]", ":1: compare: a value in the list is not a string"),
         ("[[vm]]\nname='web'\ntrace='run.toml'\nmode='open'\nscale=0", ":5: [[vm]] web: scale=0 is not more"),
     ],
 )

@@ -72,7 +72,6 @@ class PageFields:
         return value.strip()
 
     def objects(self, name: str, default_empty: bool = False) -> Iterator[PageFields]:
-        """The objects of an array."""
         values = self._values.get(name, [] if default_empty else None)
         if not isinstance(values, list):
             raise self._error(name, "not an array")

@@ -1,4 +1,4 @@
-"""Writing an SLO into the metadata of a libvirt domain: in the running VM and in its definition."""
+"""A VM of libvirt over a connection for changes, and writing its SLO into its metadata."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ class WritableDomain:
 
     @property
     def states(self) -> tuple[DomainState, ...]:
-        """The states that it has."""
         exists = {DomainState.RUNNING: self.running, DomainState.DEFINITION: self.persistent}
         return tuple(state for state in DomainState if exists[state])
 
