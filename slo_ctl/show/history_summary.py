@@ -278,8 +278,9 @@ def recommendations(report: HostReport) -> Iterator[str]:
     """A recommendation for all VMs of a device that missed their SLOs with the same verdict."""
     vms: dict[tuple[str, str], list[str]] = {}
     for summary in report.summaries:
-        recommendation = _RECOMMENDATIONS.get(summary.worst.verdict if summary.worst else summary.verdict)
-        if recommendation is not None:
+        verdict = summary.worst.verdict if summary.worst else summary.verdict
+        recommendation = _RECOMMENDATIONS.get(verdict)
+        if recommendation is not None and _is_current(report, summary.vm, verdict):
             vms.setdefault((recommendation, summary.device or "its device"), []).append(summary.vm)
     # Not all name the device: that of VMs with the same verdict on several is one.
     yield from dict.fromkeys(
@@ -288,6 +289,17 @@ def recommendations(report: HostReport) -> Iterator[str]:
         )
         for (recommendation, device), names in vms.items()
     )
+
+
+def _is_current(report: HostReport, vm: str, verdict: str) -> bool:
+    """Whether there is something to do about a verdict of the past: not for a VM that is gone with its SLO.
+
+    An insufficient share may come back; other verdicts have causes that are present or not.
+    """
+    if report.now is None:
+        return True
+    present = {row.verdict for row in report.now.vms if row.vm == vm}
+    return verdict in present or (verdict == Verdict.INSUFFICIENT and bool(present))
 
 
 def report_lines(report: HostReport) -> Iterator[str]:

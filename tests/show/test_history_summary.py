@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from fake_status import host_status, vm_status
 from hostile import HOSTILE
 from test_report import Page
 
 from slo_ctl.model.slo import Slo
+from slo_ctl.model.status import Verdict
 from slo_ctl.record.history_reader import PastDecision, PastOutcome, PastVerdict, Point, VmHistory
 from slo_ctl.show import history_summary
 from slo_ctl.show.history import folded_events
@@ -231,6 +233,25 @@ def test_a_vm_on_two_devices_is_recommended_the_same_once() -> None:
     past = VmHistory("web", 100.0, 200.0, 10.0, tuple(points), verdicts)
     (recommended,) = recommendations(HostReport((past,), 100.0, 200.0))
     assert "`slo-ctl status web`" in recommended
+
+
+@pytest.mark.parametrize(
+    ("past", "present", "recommended"),
+    [
+        pytest.param(Verdict.INSUFFICIENT, Verdict.OK, True, id="a share may be insufficient again"),
+        pytest.param(Verdict.INSUFFICIENT, None, False, id="gone with its SLO"),
+        pytest.param(Verdict.UNKNOWN_VM, Verdict.UNKNOWN_VM, True, id="still unknown"),
+        pytest.param(Verdict.UNKNOWN_VM, Verdict.OK, False, id="running again"),
+        pytest.param(Verdict.UNKNOWN_VM, None, False, id="SLO unset"),
+        pytest.param(Verdict.UNAPPLIED, Verdict.OK, False, id="applied meanwhile"),
+    ],
+)
+def test_nothing_is_recommended_against_causes_of_the_past(
+    past: Verdict, present: Verdict | None, recommended: bool
+) -> None:
+    web = history(every_10_s(100), [(100.0, past, "because")])
+    now = host_status(() if present is None else (vm_status("web", verdict=present),))
+    assert bool(list(recommendations(HostReport((web,), 100.0, 200.0, now=now)))) is recommended
 
 
 def test_hostile_names_are_escaped_on_the_page() -> None:
