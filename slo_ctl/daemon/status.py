@@ -348,6 +348,7 @@ class EventCounters:
     def add(
         self,
         outcomes: Sequence[Outcome],
+        changes: Iterable[Outcome],
         devices: Sequence[DeviceView],
         numbers: Mapping[str, DeviceNumber],
         *,
@@ -355,10 +356,12 @@ class EventCounters:
         missed_epochs: int,
         hooks: Counter[tuple[str, str]],
     ) -> None:
-        """Add an epoch. `numbers`: of block devices, by name."""
+        """Add an epoch. `changes`: all outcomes of settings that changed or could not be applied, at least.
+        `numbers`: of block devices, by name.
+        """
         self._settings.update(
             (outcome.setting.knob.lever, outcome.state)
-            for outcome in outcomes
+            for outcome in changes
             if outcome.state in COUNTED_STATES
         )
         counts = Counts(epochs, missed_epochs, self._settings.copy(), hooks)
