@@ -94,7 +94,7 @@ class WindowedMaximums:
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
-        self._since_s: dict[str, deque[tuple[float, float]]] = {}
+        self._since_s: dict[str, list[tuple[float, float]]] = {}
         """By VM: times from which a maximum was wanted, and these, oldest first."""
         self._now_s = 0.0
 
@@ -105,11 +105,11 @@ class WindowedMaximums:
         for vm, slo in slos.items():
             if slo.max_iops is None:
                 continue
-            maximums = self._since_s[vm] = last.get(vm, deque())
-            if not maximums or maximums[-1][1] != slo.max_iops:
+            maximums = self._since_s[vm] = last.get(vm) or [(now_s, slo.max_iops)]
+            if maximums[-1][1] != slo.max_iops:
                 maximums.append((now_s, slo.max_iops))
             while len(maximums) > 1 and maximums[1][0] < now_s - self._window_s:
-                maximums.popleft()
+                del maximums[0]
 
     def highest_iops(self, vm: str) -> float | None:
         """None: the VM had no maximum for a part of the window."""
