@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -64,7 +65,18 @@ class Actuator(Protocol[Value]):
 
 
 ROTATION_EPOCHS = 10
-"""Number of calls of `apply` within which every setting in force is verified once."""
+"""Number of calls of `apply` within which every setting in force is verified once, up to 1,000 of them."""
+LONGEST_ROTATION_EPOCHS = 30
+"""The same for any number of settings."""
+_VERIFIED_SETTINGS = 100
+"""Settings that a call verifies in turn, as long as the longest rotation permits: to open and read the file
+of one takes 15 us."""
+
+
+def rotation_epochs(settings: int) -> int:
+    """Number of calls of `apply` within which each of so many settings in force is verified once."""
+    return min(LONGEST_ROTATION_EPOCHS, max(ROTATION_EPOCHS, math.ceil(settings / _VERIFIED_SETTINGS)))
+
 
 OPS_LEVERS = frozenset({Lever.FTL_OPS, Lever.NVME_OPS})
 """Levers that `apply` does not restore, only `undo`: decisions move OPS without settings."""
@@ -139,12 +151,12 @@ class SettingKeeper:
         """
         wanted = self._last = self._wanted(list(settings))
         self._removed = []
-        self._turn = (self._turn + 1) % ROTATION_EPOCHS
+        self._turn += 1
         restored = self._restore_unwanted(wanted.by_knob, within)
 
-        indexes = range(len(wanted.kept))
+        indexes, epochs = range(len(wanted.kept)), rotation_epochs(len(wanted.kept))
         new = [index for index, kept in enumerate(wanted.kept) if kept is None]
-        due = indexes if verify_all else sorted({*indexes[self._turn :: ROTATION_EPOCHS], *new})
+        due = indexes if verify_all else sorted({*indexes[self._turn % epochs :: epochs], *new})
         by_index = list(wanted.by_knob.values())
         outcomes = wanted.kept.copy()
         changes: dict[int, _Step] = {}
