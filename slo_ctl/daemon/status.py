@@ -94,7 +94,7 @@ def status_of(
         for device in devices_of[name]:
             # A weight is for all block devices; so may be what is for an unknown one.
             on_device = device.name, "" if device.kind == "block" else device.name
-            on_it = tuple(outcome for outcome, place in vm_outcomes if place in on_device)
+            on_it = tuple([outcome for outcome, place in vm_outcomes if place in on_device])
             backend = backends.get((name, device.name)) or device.backend
             of_device = device.name, device.problem, backend, device.vms[name]
             rows.append(made.row(_RowParts(vm, resolved, *of_device, on_it, slos.in_groups.get(name))))
