@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
@@ -316,7 +317,9 @@ class CounterReader:
         group.scans_left = scans - 1 if group.by_device is not None else len(self._last) % scans
         for index, path in enumerate(group.paths):
             if index not in self._useful:
-                texts[index] = _read(read_record, path, note)
+                text = _read(read_record, path, note)
+                # That of most groups is the same.
+                texts[index] = None if text is None else sys.intern(text)
         return texts
 
     def _read_useful(self, group: _Group, note: Callable[[str], None], *, all_files: bool = False) -> _Texts:
