@@ -47,5 +47,5 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-OF_UNIT = {"MALLOC_ARENA_MAX": "1"}
+OF_UNIT = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
 """Environment of a daemon that systemd/slo-ctld.service starts."""

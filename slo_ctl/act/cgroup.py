@@ -7,8 +7,9 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.base.kernel_files import read_bounded, read_record, write_line
@@ -45,8 +46,7 @@ class NoControllerError(ActError):
     """The group exists, but a group above it does not enable the io controller."""
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(NamedTuple):
     path: str
     text: str
 
@@ -214,7 +214,7 @@ class CgroupActuator(Actuator[float | None]):
     def _folder(self, knob: Knob) -> str:
         """Directory of the group, which may not exist any more."""
         place = knob.place.strip("/")
-        if not place or ".." in place.split("/"):
+        if not place or (".." in place and ".." in place.split("/")):
             raise ActError(f"{knob.place!r} is not a cgroup whose I/O can be set")
         return f"{self._tree.root}/{place}"
 
@@ -324,6 +324,8 @@ def _weight_in(file: _File) -> float:
 
 def _v1_limit_in(file: _File, knob: Knob) -> float | None:
     for line in file.text.splitlines():
+        if not line.startswith(knob.device):
+            continue
         words = line.split()
         if len(words) == 2 and words[0] == knob.device and _NUMBER.fullmatch(words[1]):
             return float(words[1]) or None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -64,7 +65,18 @@ class Actuator(Protocol[Value]):
 
 
 ROTATION_EPOCHS = 10
-"""Number of calls of `apply` within which every setting in force is verified once."""
+"""Number of calls of `apply` within which every setting in force is verified once, up to 1,000 of them."""
+LONGEST_ROTATION_EPOCHS = 30
+"""The same for any number of settings."""
+_VERIFIED_SETTINGS = 100
+"""Settings that a call verifies in turn, as long as the longest rotation permits: to open and read the file
+of one takes 15 us."""
+
+
+def rotation_epochs(settings: int) -> int:
+    """Number of calls of `apply` within which each of so many settings in force is verified once."""
+    return min(LONGEST_ROTATION_EPOCHS, max(ROTATION_EPOCHS, math.ceil(settings / _VERIFIED_SETTINGS)))
+
 
 OPS_LEVERS = frozenset({Lever.FTL_OPS, Lever.NVME_OPS})
 """Levers that `apply` does not restore, only `undo`: decisions move OPS without settings."""
@@ -139,21 +151,28 @@ class SettingKeeper:
         """
         wanted = self._last = self._wanted(list(settings))
         self._removed = []
-        self._turn = (self._turn + 1) % ROTATION_EPOCHS
+        self._turn += 1
         restored = self._restore_unwanted(wanted.by_knob, within)
 
-        due = {
-            index: setting
-            for index, (setting, kept) in enumerate(zip(wanted.by_knob.values(), wanted.kept, strict=True))
-            if verify_all or kept is None or index % ROTATION_EPOCHS == self._turn
-        }
-        inspected = {index: self._inspect(setting) for index, setting in due.items()}
-        changed = self._carry_out([result for result in inspected.values() if isinstance(result, _Step)])
+        indexes, epochs = range(len(wanted.kept)), rotation_epochs(len(wanted.kept))
+        new = [index for index, kept in enumerate(wanted.kept) if kept is None]
+        due = indexes if verify_all else sorted({*indexes[self._turn % epochs :: epochs], *new})
+        by_index = list(wanted.by_knob.values())
         outcomes = wanted.kept.copy()
-        for index, result in inspected.items():
-            knob = due[index].knob
-            outcomes[index] = changed[knob] if isinstance(result, _Step) else result
-            wanted.kept[index] = self._outcome_of_kept(due[index])
+        changes: dict[int, _Step] = {}
+        for index in due:
+            result = self._inspect(by_index[index])
+            if isinstance(result, Outcome):
+                outcomes[index] = result
+            elif in_force(result.target, result.before):
+                outcomes[index] = self._in_force(result)
+            else:
+                changes[index] = result
+        changed = self._carry_out([*changes.values()])
+        for index, step in changes.items():
+            outcomes[index] = changed[step.setting.knob]
+        for index in due:
+            wanted.kept[index] = self._outcome_of_kept(by_index[index])
         self._drop_removed()
         return [*restored, *(outcome for outcome in outcomes if outcome is not None), *wanted.conflicts]
 
@@ -249,11 +268,8 @@ class SettingKeeper:
             self._identify(self._removed)
             self._drop(self._removed)
 
-    def _carry_out(self, steps: list[_Step]) -> dict[Knob, Outcome]:
-        outcomes = {
-            step.setting.knob: self._in_force(step) for step in steps if in_force(step.target, step.before)
-        }
-        changes = [step for step in steps if step.setting.knob not in outcomes]
+    def _carry_out(self, changes: list[_Step]) -> dict[Knob, Outcome]:
+        outcomes: dict[Knob, Outcome] = {}
         if not changes:
             return outcomes
         self._identify(step.setting.knob for step in changes)
@@ -330,7 +346,9 @@ class SettingKeeper:
         return Outcome(step.setting, OutcomeState.UNAPPLIED, step.before, None, str(error))
 
     def _in_force(self, step: _Step) -> Outcome:
-        setting = step.setting
+        setting, kept = step.setting, self._kept.get(step.setting.knob)
+        if kept is not None and kept.setting is setting and kept.outcome.after == step.before:
+            return kept.outcome
         outcome = Outcome(setting, OutcomeState.UNCHANGED, step.before, step.before, _rounding(step))
         self._kept[setting.knob] = _Kept(setting, outcome)
         return outcome

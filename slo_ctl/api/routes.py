@@ -239,7 +239,7 @@ class Api:
     def _status(self, _request: Request, _name: str) -> Reply:
         status, (cached_status, body) = self._current_status(), self._cached_status
         if status is not cached_status:
-            body = to_text(status).encode()
+            body = to_text(status)
             self._cached_status = status, body
         return Reply(HTTPStatus.OK, JSON_TYPE, body)
 

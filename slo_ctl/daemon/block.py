@@ -380,7 +380,10 @@ class Pool:
 
     def wants_more(self, vm: str) -> tuple[bool, bool]:
         """Whether a VM wanted more than it got, and whether that is a guess."""
-        for device in self._devices_of(vm):
+        devices = self._devices_of(vm)
+        if not devices:
+            return self.throttler.is_throttled(vm), True
+        for device in devices:
             # The waits of its threads are those for all devices together.
             demand = device.wants_more(vm)
             if demand is not None:
@@ -390,7 +393,7 @@ class Pool:
 
     def uses_several(self, vm: str) -> bool:
         """Whether the VM uses several namespaces of the drive."""
-        return len(self._devices_of(vm)) > 1
+        return len(self.devices) > 1 and len(self._devices_of(vm)) > 1
 
     def detect_changes(self, slos: Mapping[str, Slo]) -> None:
         """Notice changes of entitlements. `slos`: by VM, without parts of groups, which follow the load."""

@@ -399,11 +399,12 @@ class BlockDevices:
             pool.detect_changes(own_slos)
         views, self._behind = [], set()
         for name, device in self.devices.items():
+            with_disks = [vm_of[vm] for vm in slos_on[name] if vm_of[vm].disks]
             disks = {
-                vm: tuple([disk.target for disk in vm_of[vm].disks if device.number in disk.devices])
-                for vm in slos_on[name]
+                vm.name: tuple([disk.target for disk in vm.disks if device.number in disk.devices])
+                for vm in with_disks
             }
-            copied = {vm: copied_to(vm_of[vm], device.number) for vm in slos_on[name]}
+            copied = {vm.name: copied_to(vm, device.number) for vm in with_disks}
             ops = self._ops.get(_pool_key(device))
             change = self.policies.recent_change(name, self._clock.monotonic_s(), self._window_s)
             make = partial(device.view, slos_on[name], disks, copied, wanted, pools[name], ops, change)

@@ -169,7 +169,7 @@ class WindowedMaximums:
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
-        self._since_s: dict[str, deque[tuple[float, float]]] = {}
+        self._since_s: dict[str, list[tuple[float, float]]] = {}
         """By VM: times from which a maximum was wanted, and these, oldest first."""
         self._now_s = 0.0
 
@@ -180,18 +180,18 @@ class WindowedMaximums:
         for vm, slo in slos.items():
             if slo.max_iops is None:
                 continue
-            maximums = self._since_s[vm] = last.get(vm, deque())
-            if not maximums or maximums[-1][1] != slo.max_iops:
+            maximums = self._since_s[vm] = last.get(vm) or [(now_s, slo.max_iops)]
+            if maximums[-1][1] != slo.max_iops:
                 maximums.append((now_s, slo.max_iops))
             while len(maximums) > 1 and maximums[1][0] < now_s - self._window_s:
-                maximums.popleft()
+                del maximums[0]
 
     def highest_iops(self, vm: str) -> float | None:
         """None: the VM had no maximum for a part of the window."""
         maximums = self._since_s.get(vm)
         if not maximums or maximums[0][0] >= self._now_s - self._window_s:
             return None
-        return max(most for _, most in maximums)
+        return maximums[0][1] if len(maximums) == 1 else max(most for _, most in maximums)
 
 
 _SPEED_WINDOW_S, _LEAST_SPEED_S = 60.0, 10.0

@@ -454,6 +454,7 @@ class Daemon:
         self._slos.observe(views, self._clock.monotonic_s())
         self._counters.add(
             self.outcomes,
+            self._changes,
             views,
             self._blocks.numbers,
             epochs=self._epochs,

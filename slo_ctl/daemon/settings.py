@@ -129,6 +129,9 @@ class DevicePolicies:
         self._sources = IdentitySources(places, sys)
         self._store = ProfileStore(places.state / "profiles")
         self._devices: dict[str, _DeviceState] = {}
+        self._vms_input: tuple[object, ...] = ()
+        self._vms: dict[DeviceNumber, tuple[str, ...]] = {}
+        """Names of the VMs on each device with `_vms_input`."""
 
     def settings(
         self,
@@ -152,7 +155,7 @@ class DevicePolicies:
         settings: list[Setting] = []
         for name, number in numbers.items():
             device = self._devices.setdefault(name, _DeviceState(number))
-            vms = vms_on(number, host_state.vms, host_state.streams, host_state.with_slo, numbers.values())
+            vms = self._vms_on(number, host_state, numbers)
             device.settled = settle(device.settled, needs_on(vms, host_state.slos), now_s)
             weights = {host_state.slos[vm].weight for vm in vms if vm in host_state.slos}
             device.needs_bfq = (
@@ -168,6 +171,17 @@ class DevicePolicies:
             if name not in self.schedulers:
                 device.waits = None
         return settings
+
+    def _vms_on(
+        self, number: DeviceNumber, host: HostState, numbers: Mapping[str, DeviceNumber]
+    ) -> tuple[str, ...]:
+        """As `vms_on`; computed again only if its input has changed, as it does while VMs do I/O."""
+        vms_input = (tuple(host.vms), tuple(host.streams), set(host.with_slo), dict(numbers))
+        if vms_input != self._vms_input:
+            self._vms_input, self._vms = vms_input, {}
+        if number not in self._vms:
+            self._vms[number] = vms_on(number, host.vms, host.streams, host.with_slo, numbers.values())
+        return self._vms[number]
 
     def tries_without_waiting(self, name: str) -> bool:
         """Whether bfq does not wait on a device, so that it counts whether a VM is behind."""

@@ -94,7 +94,7 @@ def status_of(
         for device in devices_of[name]:
             # A weight is for all block devices; so may be what is for an unknown one.
             on_device = device.name, "" if device.kind == "block" else device.name
-            on_it = tuple(outcome for outcome, place in vm_outcomes if place in on_device)
+            on_it = tuple([outcome for outcome, place in vm_outcomes if place in on_device])
             backend = backends.get((name, device.name)) or device.backend
             of_device = device.name, device.problem, backend, device.vms[name]
             rows.append(made.row(_RowParts(vm, resolved, *of_device, on_it, slos.in_groups.get(name))))
@@ -348,6 +348,7 @@ class EventCounters:
     def add(
         self,
         outcomes: Sequence[Outcome],
+        changes: Iterable[Outcome],
         devices: Sequence[DeviceView],
         numbers: Mapping[str, DeviceNumber],
         *,
@@ -355,10 +356,12 @@ class EventCounters:
         missed_epochs: int,
         hooks: Counter[tuple[str, str]],
     ) -> None:
-        """Add an epoch. `numbers`: of block devices, by name."""
+        """Add an epoch. `changes`: all outcomes of settings that changed or could not be applied, at least.
+        `numbers`: of block devices, by name.
+        """
         self._settings.update(
             (outcome.setting.knob.lever, outcome.state)
-            for outcome in outcomes
+            for outcome in changes
             if outcome.state in COUNTED_STATES
         )
         counts = Counts(epochs, missed_epochs, self._settings.copy(), hooks)

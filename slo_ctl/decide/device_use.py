@@ -184,7 +184,7 @@ def used_by(
 
 def copied_to(vm: Vm, device: DeviceNumber | None) -> tuple[str, ...]:
     """Disks of a VM that libvirt copies to a device on which the VM has none."""
-    if device is None or any(device in disk.devices for disk in vm.disks):
+    if device is None or not vm.disks or any(device in disk.devices for disk in vm.disks):
         return ()
     return tuple(disk.target for disk in vm.disks if device in disk.copy_devices)
 

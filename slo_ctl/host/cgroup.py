@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
@@ -286,7 +287,7 @@ class CounterReader:
         if group is None:
             group = self._last[cgroup] = self._new_group(cgroup)
         texts = self._read_texts(group, note)
-        if group.by_device is None or texts != group.texts:
+        if group.by_device is None or (texts is not group.texts and texts != group.texts):
             if any(texts[number] is None for number in self._useful):
                 # The group is gone: what other files said before counts no more.
                 texts = [None] * len(texts)
@@ -303,28 +304,44 @@ class CounterReader:
         return group.by_device
 
     def _read_texts(self, group: _Group, note: Callable[[str], None]) -> _Texts:
-        """The texts of the files of a group: those that are not read now as they were."""
-        is_due = group.scans_left <= 0 or not self._useful
-        texts = [*group.texts]
-        for index in self._useful:
-            if is_due:
-                # An open file follows a group of v1 that was renamed.
-                self._files.close(group.paths[index])
-            elif self._counts_bytes and index % 2 and index - 1 in self._useful:
-                requests = texts[index - 1]
-                if requests is not None and requests == group.texts[index - 1]:
-                    continue
-            # What is read in every scan stays open.
-            texts[index] = _read(self._files.read, group.paths[index], note)
-        if not is_due:
+        """The texts of the files of a group; the same list as before if nothing that is read has changed."""
+        if group.scans_left > 0 and self._useful:
             group.scans_left -= 1
-        else:
-            # Spread the complete readings of groups that were found together over different scans.
-            scans = max(RECHECK_SCANS, len(self._last) // RECHECKED_GROUPS)
-            group.scans_left = scans - 1 if group.by_device is not None else len(self._last) % scans
-            for index, path in enumerate(group.paths):
-                if index not in self._useful:
-                    texts[index] = _read(read_record, path, note)
+            return self._read_useful(group, note)
+        for index in self._useful:
+            # An open file follows a group of v1 that was renamed.
+            self._files.close(group.paths[index])
+        texts = [*self._read_useful(group, note, all_files=True)]
+        # Spread the complete readings of groups that were found together over different scans.
+        scans = max(RECHECK_SCANS, len(self._last) // RECHECKED_GROUPS)
+        group.scans_left = scans - 1 if group.by_device is not None else len(self._last) % scans
+        for index, path in enumerate(group.paths):
+            if index not in self._useful:
+                text = _read(read_record, path, note)
+                # That of most groups is the same.
+                texts[index] = None if text is None else sys.intern(text)
+        return texts
+
+    def _read_useful(self, group: _Group, note: Callable[[str], None], *, all_files: bool = False) -> _Texts:
+        """The texts with those read anew that have counters, without `all_files` not those of bytes whose
+        requests are the same; the same list as before if all are.
+        """
+        texts = last = group.texts
+        read, useful, counts_bytes = self._files.read, self._useful, self._counts_bytes and not all_files
+        for index in useful:
+            if (
+                counts_bytes
+                and index % 2
+                and texts[index - 1] is last[index - 1] is not None
+                and index - 1 in useful
+            ):
+                continue
+            # What is read in every scan stays open.
+            text = _read(read, group.paths[index], note)
+            if text is not last[index] and text != last[index]:
+                if texts is last:
+                    texts = [*last]
+                texts[index] = text
         return texts
 
     def _new_group(self, cgroup: str) -> _Group:

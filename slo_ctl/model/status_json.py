@@ -33,12 +33,12 @@ def to_json(status: HostStatus) -> dict[str, Any]:
     return {"format_version": FORMAT_VERSION, **plain(status)}
 
 
-def to_text(status: HostStatus) -> str:
+def to_text(status: HostStatus) -> bytes:
     """The text of `to_json`, made VM by VM: those of 500 in plain types take ten times its memory."""
     rest = to_json(replace(status, vms=()))
     del rest["vms"]
-    vms = ", ".join([json.dumps(plain(vm)) for vm in status.vms])
-    return f'{json.dumps(rest)[:-1]}, "vms": [{vms}]}}'
+    vms = b", ".join([json.dumps(plain(vm)).encode() for vm in status.vms])
+    return b'%s, "vms": [%s]}' % (json.dumps(rest)[:-1].encode(), vms)
 
 
 def from_json(value: Mapping[str, Any]) -> HostStatus:

@@ -13,13 +13,14 @@ import os
 import sqlite3
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, NamedTuple, Never
 
 from slo_ctl.base.clock import Clock
 from slo_ctl.model.setting import Outcome, OutcomeState, SettingValue
@@ -39,10 +40,25 @@ log = logging.getLogger("slo_ctl.daemon")
 # Writing an epoch: its samples, and the changes of everything else since the epoch before.
 
 _FIELDS_OF = attrgetter(*RECORDED_FIELDS)
-_INSERT_SAMPLE = (
-    f"INSERT OR REPLACE INTO samples (at_ms, stream, {', '.join(RECORDED_FIELDS)})"  # noqa: S608 - fixed names
-    f" VALUES ({', '.join('?' * (len(RECORDED_FIELDS) + 2))})"
-)
+
+
+class _Sample(NamedTuple):
+    """What is stored of the row of a VM in every epoch."""
+
+    vm: VmStatus
+    fields: tuple[str, ...]
+    """Fields with a number. sqlite3 looks for an adapter of each None: to bind eight of them takes longer
+    than to insert the row."""
+    numbers: tuple[float, ...]
+
+
+@cache
+def _insert_sample(fields: tuple[str, ...]) -> str:
+    columns = ("at_ms", "stream", *fields)
+    return (
+        f"INSERT OR REPLACE INTO samples ({', '.join(columns)})"  # noqa: S608 - fixed names
+        f" VALUES ({', '.join('?' * len(columns))})"
+    )
 
 
 @dataclass(slots=True)
@@ -61,6 +77,8 @@ class WrittenState:
     """Rows of outcomes of the last epoch, without its time."""
     present: frozenset[int] = frozenset()
     """Streams of the last epoch."""
+    samples: dict[int, _Sample] = field(default_factory=dict)
+    """Samples of the last epoch, by stream."""
     seen_at: float = -math.inf
     """When `streams.seen_ms` was last updated, in seconds since 1970."""
 
@@ -121,10 +139,18 @@ def _write_epoch(
     streams = _with_streams(connection, written.streams, keys)
     present_vms = list(zip([streams[key] for key in keys], status.vms, strict=True))
     connection.execute("INSERT OR IGNORE INTO epochs VALUES (?)", (at_ms,))
-    connection.executemany(
-        _INSERT_SAMPLE,
-        [(at_ms, stream, *_numbers(vm)) for stream, vm in present_vms if vm.iops is not None],
-    )
+    samples = {
+        stream: sample
+        if (sample := written.samples.get(stream)) is not None and sample.vm is vm
+        else _sample(vm)
+        for stream, vm in present_vms
+        if vm.iops is not None
+    }
+    by_fields: dict[tuple[str, ...], list[tuple[float, ...]]] = defaultdict(list)
+    for stream, sample in samples.items():
+        by_fields[sample.fields].append((at_ms, stream, *sample.numbers))
+    for fields, rows_of_fields in by_fields.items():
+        connection.executemany(_insert_sample(fields), rows_of_fields)
     verdicts: dict[int, str] = {stream: vm.verdict for stream, vm in present_vms}
     was_set_back = at_ms < written.verdicts_until_ms
     before = _verdicts_at(connection, verdicts, at_ms) if was_set_back else written.verdicts
@@ -160,6 +186,7 @@ def _write_epoch(
         reasons={device.name: device.reasons for device in status.devices},
         outcomes=frozenset(rows),
         present=present,
+        samples=samples,
         seen_at=seen_at,
     )
 
@@ -211,8 +238,12 @@ def _new_reasons(device: DeviceStatus, written: WrittenState) -> list[tuple[str,
     return [(storable(device.name), storable(reason)) for reason in device.reasons if reason not in before]
 
 
-def _numbers(vm: VmStatus) -> list[float | None]:
-    return [None if value is None else _number(value) for value in _FIELDS_OF(vm)]
+def _sample(vm: VmStatus) -> _Sample:
+    numbers = [None if value is None else _number(value) for value in _FIELDS_OF(vm)]
+    known = {
+        name: number for name, number in zip(RECORDED_FIELDS, numbers, strict=True) if number is not None
+    }
+    return _Sample(vm, tuple(known), tuple(known.values()))
 
 
 def _value(value: SettingValue) -> SettingValue:

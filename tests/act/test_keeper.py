@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -326,6 +327,22 @@ def test_settings_in_force_are_read_in_rotation(tmp_path: Path) -> None:
     for _ in range(ROTATION_EPOCHS):
         keeper.apply(wanted)
     assert actuator.reads == len(knobs)
+
+
+@pytest.mark.parametrize(("count", "epochs"), [(1000, 10), (2500, 25), (5000, 30)])
+def test_many_settings_are_read_in_a_longer_rotation(tmp_path: Path, count: int, epochs: int) -> None:
+    knobs = [Knob(Lever.CGROUP_WEIGHT, f"/vm{i}", "weight") for i in range(count)]
+    actuator = MemoryActuator(dict.fromkeys(knobs, 100.0))
+    keeper = SettingKeeper([actuator], Journal(tmp_path / "journal.json"))
+    wanted = [want(knob, 200) for knob in knobs]
+    keeper.apply(wanted)
+    actuator.values = dict.fromkeys(knobs, 7.0)
+    drifted = []
+    for _ in range(epochs):
+        actuator.reads = 0
+        drifted += [o.setting.knob for o in keeper.apply(wanted) if o.is_correction]
+        assert actuator.reads <= 2 * math.ceil(count / epochs), "each is read back after it is set again"
+    assert sorted(drifted) == sorted(knobs)
 
 
 def test_setting_without_effect_is_unapplied(world: World) -> None:

@@ -38,10 +38,10 @@ def test_settings_are_counted_from_0_over_all_epochs() -> None:
         outcome(on_ssd("b"), 100.0, OutcomeState.UNAPPLIED),
         outcome(on_sda("read_iops"), 50.0),
     ]
-    counters.add(epoch, DEVICES, {}, epochs=1, missed_epochs=0, hooks=Counter())
+    counters.add(epoch, epoch, DEVICES, {}, epochs=1, missed_epochs=0, hooks=Counter())
     counts_of_first = counters.counts
     hooks = Counter({("webhook", "done"): 1})
-    counters.add(epoch[:1], DEVICES, {}, epochs=2, missed_epochs=4, hooks=hooks)
+    counters.add(epoch[:1], epoch[:1], DEVICES, {}, epochs=2, missed_epochs=4, hooks=hooks)
     first, second = counts_of_first(), counters.counts()
     assert len(first.settings) == 3 * len(Lever)
     assert {key: n for key, n in first.settings.items() if n} == {
@@ -71,6 +71,7 @@ def test_limits_in_force_are_listed_by_device() -> None:
             outcome(Knob(Lever.CGROUP_LIMIT, "/vms/db", "read_iops", "8:16"), 20.0),
             outcome(Knob(Lever.CGROUP_WEIGHT, "/vms/db", "weight", "8:0"), 20.0),
         ],
+        (),
         DEVICES,
         {"sda": SDA},
         epochs=1,
