@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
@@ -278,6 +277,8 @@ class CounterReader:
         """Indexes, in order, of files that ever had a counter that the files before them did not have."""
         self._counts_bytes = tree.version == 1
         """Whether every second file has the bytes of the requests in the file before it."""
+        self._usual: dict[int, str] = {}
+        """The last text of each other file, by index."""
         self._last: dict[str, _Group] = {}
         self._files = OpenFiles()
 
@@ -317,9 +318,11 @@ class CounterReader:
         group.scans_left = scans - 1 if group.by_device is not None else len(self._last) % scans
         for index, path in enumerate(group.paths):
             if index not in self._useful:
-                text = _read(read_record, path, note)
-                # That of most groups is the same.
-                texts[index] = None if text is None else sys.intern(text)
+                text, usual = _read(read_record, path, note), self._usual.get(index)
+                # That of most groups is the same: it is kept once.
+                texts[index] = usual if text == usual else text
+                if text is not None and text != usual:
+                    self._usual[index] = text
         return texts
 
     def _read_useful(self, group: _Group, note: Callable[[str], None], *, all_files: bool = False) -> _Texts:
