@@ -214,7 +214,7 @@ class CgroupActuator(Actuator[float | None]):
     def _folder(self, knob: Knob) -> str:
         """Directory of the group, which may not exist any more."""
         place = knob.place.strip("/")
-        if not place or (".." in place and ".." in place.split("/")):
+        if not place or ".." in place.split("/"):
             raise ActError(f"{knob.place!r} is not a cgroup whose I/O can be set")
         return f"{self._tree.root}/{place}"
 
@@ -324,8 +324,6 @@ def _weight_in(file: _File) -> float:
 
 def _v1_limit_in(file: _File, knob: Knob) -> float | None:
     for line in file.text.splitlines():
-        if not line.startswith(knob.device):
-            continue
         words = line.split()
         if len(words) == 2 and words[0] == knob.device and _NUMBER.fullmatch(words[1]):
             return float(words[1]) or None

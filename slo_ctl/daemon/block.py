@@ -380,10 +380,7 @@ class Pool:
 
     def wants_more(self, vm: str) -> tuple[bool, bool]:
         """Whether a VM wanted more than it got, and whether that is a guess."""
-        devices = self._devices_of(vm)
-        if not devices:
-            return self.throttler.is_throttled(vm), True
-        for device in devices:
+        for device in self._devices_of(vm):
             # The waits of its threads are those for all devices together.
             demand = device.wants_more(vm)
             if demand is not None:

@@ -191,7 +191,7 @@ class WindowedMaximums:
         maximums = self._since_s.get(vm)
         if not maximums or maximums[0][0] >= self._now_s - self._window_s:
             return None
-        return maximums[0][1] if len(maximums) == 1 else max(most for _, most in maximums)
+        return max(most for _, most in maximums)
 
 
 _SPEED_WINDOW_S, _LEAST_SPEED_S = 60.0, 10.0

@@ -292,9 +292,9 @@ def recommendations(report: HostReport) -> Iterator[str]:
 
 
 def _is_current(report: HostReport, vm: str, verdict: str) -> bool:
-    """Whether there is something to do about a verdict of the past: not for a VM that is gone with its SLO.
+    """Whether a verdict of the past still needs action, by the present status, where it is known.
 
-    An insufficient share may come back; other verdicts have causes that are present or not.
+    A share may be insufficient again as long as there is the VM; other causes are present or not.
     """
     if report.now is None:
         return True

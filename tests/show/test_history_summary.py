@@ -246,7 +246,7 @@ def test_a_vm_on_two_devices_is_recommended_the_same_once() -> None:
         pytest.param(Verdict.UNAPPLIED, Verdict.OK, False, id="applied meanwhile"),
     ],
 )
-def test_nothing_is_recommended_against_causes_of_the_past(
+def test_recommendations_need_a_cause_that_is_present_or_may_return(
     past: Verdict, present: Verdict | None, recommended: bool
 ) -> None:
     web = history(every_10_s(100), [(100.0, past, "because")])
