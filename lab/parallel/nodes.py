@@ -37,6 +37,8 @@ def work_for_master(
 
     A file that was created is removed at the end, also on SIGTERM and if the master is gone.
     """
+    # mpirun kills the process group of a rank a second after SIGTERM, while fio may still be ending.
+    os.setpgid(0, 0)
     end_with_parent()
     # A broken pipe means that the master is gone.
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):

@@ -25,6 +25,10 @@ RECOVERING = ("--enable-recovery", "--mca", "odls_base_sigkill_timeout", "8")
 """Ranks get 8 s to store their results; by default mpirun kills them after one second."""
 END_TIMEOUT_S = 300.0
 SMALL = ("--interval", "8k-64k/8k", "--points", "3", "--file-size", "16MiB", "--json")
+SLOW_TO_END = """import signal
+signal.signal(signal.SIGINT, lambda *_: (time.sleep(3.0), os._exit(1)))
+time.sleep(0.3)"""
+"""Code of a fio that takes 3 s to end after SIGINT."""
 FOUR_TIMES = (
     *(*SMALL, "--test-time", "100ms", "--min-repetitions", "4", "--repetitions", "4"),
     *("--quiet", "--mpi"),
@@ -113,8 +117,16 @@ def test_killed_rank_is_lost_and_others_complete_the_profile(
 
 @pytest.mark.parametrize("options", [(), ("--enable-recovery",)])
 def test_killing_rank_0_keeps_completed_measurements(
-    root: Path, place: Path, hosts: Hosts, options: tuple[str, ...]
+    root: Path,
+    tmp_path: Path,
+    place: Path,
+    hosts: Hosts,
+    options: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """mpirun kills the other ranks a second after SIGTERM, while fio takes longer to end here."""
+    fake_fio.install(tmp_path / "bin", extra=SLOW_TO_END)
+    fake_fio.put_first(monkeypatch, tmp_path / "bin")
     process = start(hosts.mpirun(*command(root, str(place), *FOUR_TIMES), options=options))
     with ending(process):
         os.kill(_measuring_on(1, process, root, hosts), signal.SIGKILL)
