@@ -203,17 +203,13 @@ def judged(found: Comparison) -> Comparison:
     if found.ratio < TOTAL_BAR:
         missed.append(
             f"total {found.ratio:.3f} of the best: OPS {_blocks(run.split)}, best "
-            f"{_blocks(found.best.split)}; WAF {run.waf:.2f}, best {found.best.waf:.2f}"
+            f"{_blocks(found.best.split)}; WAF {run.waf:.2f}, best {found.best.waf:.2f}, paid by "
+            f"{_payers(found.best, run, 1.0)}"
         )
     if found.ratio_of_all < TOTAL_BAR and found.best_of_all != found.best:
-        payers = [
-            f"{vm.name} {vm.pages_per_s / max(now.pages_per_s, 1e-9):.2f}"
-            for vm, now in zip(found.best_of_all.vms, run.vms, strict=True)
-            if vm.pages_per_s < UNHARMED * now.pages_per_s
-        ]
         notes.append(
             f"{1.0 / found.ratio_of_all - 1.0:.1%} more with OPS {_blocks(found.best_of_all.split)}, paid by "
-            f"{', '.join(payers) or 'nobody that shares protect'} (of what it has now)"
+            f"{_payers(found.best_of_all, run, UNHARMED)}"
         )
     if run.share_error > SHARE_BAR:
         text, reachable = _share_off(found)
@@ -231,6 +227,13 @@ def judged(found: Comparison) -> Comparison:
     if limited:
         notes.append(f"proportional-strict: at a rate limit: {', '.join(limited)}")
     return replace(found, missed=tuple(missed), conflicts=tuple(conflicts), notes=tuple(notes))
+
+
+def _payers(better: Figures, run: Figures, kept: float) -> str:
+    """VMs that get less than `kept` of what they have in `run`, and what they get."""
+    parts = (vm.pages_per_s / max(now.pages_per_s, 1e-9) for vm, now in zip(better.vms, run.vms, strict=True))
+    payers = [f"{vm.name} {part:.3f}" for vm, part in zip(run.vms, parts, strict=True) if part < kept]
+    return f"{', '.join(payers) or 'nobody that shares protect'} (of what it has now)"
 
 
 def _share_off(found: Comparison) -> tuple[str, bool]:
