@@ -23,7 +23,7 @@ from slo_ctl.config.load import has_files, load
 from slo_ctl.config.settings import Config
 from slo_ctl.daemon.block_devices import BlockDevices
 from slo_ctl.daemon.controller import DaemonController, Published
-from slo_ctl.daemon.device import DeviceView, Problems, view_or_problem
+from slo_ctl.daemon.device import DeviceView, Problems
 from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims, daemon_of
 from slo_ctl.daemon.foreign import ForeignLimits, InnerGroups
 from slo_ctl.daemon.hooks import Hooks
@@ -309,7 +309,8 @@ class Daemon:
         for device in self._emulated.devices.values():
             if device.sample is None:
                 self._actuators.add_device(device)
-            self._problems.guard(device.name, partial(device.actuator.restore_ops, deadline_s))
+            with self._problems.guard(device.name):
+                device.actuator.restore_ops(deadline_s)
         self._actuators.add_drives(self._journal)
         outcomes, waiting = [], []
         for outcome in self._keeper.undo():
@@ -360,7 +361,8 @@ class Daemon:
                 device.name, inventory.streams, slos, before, namespaces
             )
             notes += conflicts
-            self._problems.guard(device.name, partial(device.observe, occupants, now_s))
+            with self._problems.guard(device.name):
+                device.observe(occupants, now_s)
             if device.sample is None and not self._emulated.may_be_served(device.name):
                 start = f"`slo-ctl device serve {device.name}` starts it"
                 self._problems.by_device[device.name] = f"not served; {start}"
@@ -402,7 +404,8 @@ class Daemon:
             if setting.knob.lever not in FTL_LEVERS or self._can_act_on(setting)
         ]
         for device in self._emulated.devices.values():
-            self._problems.guard(device.name, lambda device=device: settings.extend(device.settings()))  # type: ignore[misc]
+            with self._problems.guard(device.name):
+                settings += device.settings()
         self._settings = settings
         if self._dry_run:
             outcomes = self._keeper.plan(settings)
@@ -417,7 +420,8 @@ class Daemon:
         self.outcomes = outcomes
         if not self._dry_run:
             for device in self._emulated.devices.values():
-                self._problems.guard(device.name, device.move)
+                with self._problems.guard(device.name):
+                    device.move()
             self._blocks.move_ops(self._journal)
         self._log_epoch()
 
@@ -491,8 +495,10 @@ class Daemon:
     def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: EpochSlos) -> list[DeviceView]:
         views = self._blocks.views(wanted, vms, slos.in_force, slos.own)
         for device in self._emulated.devices.values():
-            make = partial(device.view, self._epoch_log.recent(device.name))
-            views.append(view_or_problem(device.name, device.kind, make, self._problems))
+            view = DeviceView(device.name, device.kind, backend="", policy="", window_s=0.0)
+            with self._problems.guard(device.name):
+                view = device.view(self._epoch_log.recent(device.name))
+            views.append(replace(view, problem=self._problems.by_device.get(device.name, "")))
         return sorted(views, key=lambda view: view.name)
 
     def _standing_notes(self) -> list[str]:
