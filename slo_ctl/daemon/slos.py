@@ -71,8 +71,6 @@ class Resolver:
 
     def __init__(self) -> None:
         self._sources: tuple[object, ...] = ()
-        self._by_vm: dict[str, tuple[object, ResolvedSlo]] = {}
-        """By VM: the input of `decide.slo_sources.resolve`, and its result."""
         self._resolved: dict[str, ResolvedSlo] = {}
 
     def resolve(
@@ -84,20 +82,11 @@ class Resolver:
     ) -> dict[str, ResolvedSlo]:
         """SLOs of these VMs; the same object as before if nothing has changed."""
         sources = (list(vms), vm_set, metadata, config)
-        if sources == self._sources:
-            return self._resolved
-        by_vm: dict[str, tuple[object, ResolvedSlo]] = {}
-        for vm in vms:
-            by_source = slo_by_source(vm, vm_set, metadata, config)
-            classes = [config.classes.get(entry.class_name or "") for entry in by_source.values()]
-            groups = [entry.group_name in config.groups for entry in by_source.values()]
-            new_input = (by_source, config.default_slo, classes, groups)
-            entry = self._by_vm.get(vm)
-            if entry is None or entry[0] != new_input:
-                entry = (new_input, config.resolve(vm, by_source))
-            by_vm[vm] = entry
-        self._sources, self._by_vm = sources, by_vm
-        self._resolved = {vm: resolved for vm, (_, resolved) in by_vm.items()}
+        if sources != self._sources:
+            self._sources = sources
+            self._resolved = {
+                vm: config.resolve(vm, slo_by_source(vm, vm_set, metadata, config)) for vm in vms
+            }
         return self._resolved
 
 
