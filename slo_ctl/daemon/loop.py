@@ -123,10 +123,8 @@ class Daemon:
         self._problems = Problems()
         self._emulated = EmulatedDevices(places.devices, self._journal, clock, connect)
         self._claims = DeviceClaims(run / "slo-ctl")
-        self._blocks = BlockDevices(
-            *(places.devices, sys, run, self._problems, clock),
-            claims=None if dry_run else self._claims,
-        )
+        claims = None if dry_run else self._claims
+        self._blocks = BlockDevices(places.devices, sys, run, self._problems, clock, claims)
         self._epoch_log = EpochLog()
         self._recorder = Recorder(places.history, config.history.keep_s, config.history.max_bytes, clock)
         self._rows = StatusRows()
@@ -365,10 +363,10 @@ class Daemon:
                 device.observe(occupants, now_s)
             if device.sample is None and not self._emulated.may_be_served(device.name):
                 start = f"`slo-ctl device serve {device.name}` starts it"
-                self._problems.by_device[device.name] = f"not served; {start}"
-                if not occupants:
-                    # As after `systemctl stop`: nobody misses it.
-                    del self._problems.by_device[device.name]
+                if occupants:
+                    self._problems.by_device[device.name] = f"not served; {start}"
+                else:  # as after `systemctl stop`
+                    self._problems.by_device.pop(device.name, None)
                     notes.append(f"device {device.name}: not served, and no VM uses it; {start}")
             notes += device.unknown_clients()
         self._blocks.observe(inventory, self._observer)
@@ -398,11 +396,7 @@ class Daemon:
         emulated, devices = self._emulated.devices.values(), self._blocks.numbers.values()
         self._actuators.select(inventory.tree, self.config.libvirt.uri, emulated, devices, inventory.vms)
         settings = [*device_settings]
-        settings += [
-            setting
-            for setting in wanted.settings
-            if setting.knob.lever not in FTL_LEVERS or self._can_act_on(setting)
-        ]
+        settings += [setting for setting in wanted.settings if self._can_act_on(setting)]
         for device in self._emulated.devices.values():
             with self._problems.guard(device.name):
                 settings += device.settings()
@@ -412,12 +406,9 @@ class Daemon:
         else:
             self._add_inherited(inventory)
             outcomes = self._keeper.apply(settings, verify_all=bool(self._observer.take_tuned()))
-        changes = [outcome for outcome in outcomes if outcome.state is not OutcomeState.UNCHANGED]
         # Earlier epochs may have set knobs of a device that no longer exists.
-        self._changes = [outcome for outcome in changes if self._can_act_on(outcome.setting)]
-        if len(self._changes) < len(changes):
-            outcomes = [outcome for outcome in outcomes if self._can_act_on(outcome.setting)]
-        self.outcomes = outcomes
+        self.outcomes = [outcome for outcome in outcomes if self._can_act_on(outcome.setting)]
+        self._changes = [each for each in self.outcomes if each.state is not OutcomeState.UNCHANGED]
         if not self._dry_run:
             for device in self._emulated.devices.values():
                 with self._problems.guard(device.name):
