@@ -15,8 +15,8 @@ from slo_ctl.daemon.block import ManagedBlock, Pool
 from slo_ctl.daemon.device import DeviceView, Problems
 from slo_ctl.daemon.files import DeviceClaims
 from slo_ctl.daemon.nvme import DriveOpsControl, NvmeWatches
+from slo_ctl.daemon.occupants import nvme_occupants
 from slo_ctl.daemon.settings import ConfiguredBlock, DevicePolicies, VmSettings
-from slo_ctl.daemon.slos import nvme_occupants
 from slo_ctl.decide.device_use import HostState, copied_to, slo_on
 from slo_ctl.decide.levers import ManagedDevices, Throttle, Wanted, histograms_for
 from slo_ctl.decide.limit_split import ReadWriteSplits

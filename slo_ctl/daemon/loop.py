@@ -28,8 +28,9 @@ from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims, daemon_of
 from slo_ctl.daemon.foreign import ForeignLimits, InnerGroups
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import MANY_SENTENCES, EpochLog, decision_lines, journal_fields, outcome_line
+from slo_ctl.daemon.occupants import emulated_occupants
 from slo_ctl.daemon.settings import Actuators, InheritedSettings
-from slo_ctl.daemon.slos import EpochSlos, VmSlos, emulated_occupants
+from slo_ctl.daemon.slos import EpochSlos, VmSlos
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.daemon.status import EventCounters, StatusRows, VerdictChanges, status_of
 from slo_ctl.decide.device_use import HostState

@@ -19,7 +19,7 @@ from slo_ctl.daemon.device import (
     estimated_iops,
     total_iops,
 )
-from slo_ctl.daemon.slos import Occupant
+from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.daemon.ssd_policy import PolicyInForce
 from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.entitlement import BUSY_FROM, claim_of, entitle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slo_ctl.daemon.slos import Occupant
+from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.policies import DEFAULT_POLICY, Policy, make_policy
 from slo_ctl.model.decision import Decision
 from slo_ctl.model.sample import DeviceSample
