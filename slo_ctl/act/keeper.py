@@ -344,6 +344,8 @@ class SettingKeeper:
                         for other, original in originals.items()
                         if (other.place, original.object) == moved
                     }
+        for now in renamed.values():
+            self._known.pop(now, None)  # of what had that name before
         # If the journal cannot be written, the next start finds them by itself.
         with suppress(JournalError):
             self._journal.rename(renamed)

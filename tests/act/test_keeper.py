@@ -256,6 +256,8 @@ def test_a_renamed_group_gets_the_settings_of_its_new_name_at_once(world: World)
     world.actuator.values[new] = world.actuator.values.pop(old)
     _restored, outcome = world.keeper.apply([want(new, 200)])
     assert (outcome.state, world.actuator.values[new]) == (OutcomeState.APPLIED, 200)
+    world.keeper.undo()
+    assert world.actuator.values[new] == originals()[old]
 
 
 def test_all_settings_of_a_renamed_group_are_restored_when_only_some_change(world: World) -> None:
