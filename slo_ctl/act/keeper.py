@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from slo_ctl.act.journal import Journal, JournalError, Original
@@ -94,13 +93,6 @@ def _all_knobs(_knob: Knob) -> bool:
     return True
 
 
-class _Kept(NamedTuple):
-    """A setting in force, and the outcome to report until it is verified again."""
-
-    setting: Setting
-    outcome: Outcome
-
-
 class _Step(NamedTuple):
     """A setting with its actuator, the value before, and the value to write."""
 
@@ -108,19 +100,6 @@ class _Step(NamedTuple):
     actuator: Actuator[Any]
     before: SettingValue
     target: SettingValue
-
-
-@dataclass(slots=True)
-class _Wanted:
-    """The settings of an `apply`."""
-
-    settings: list[Setting]
-    """As they were given."""
-    by_knob: dict[Knob, Setting]
-    conflicts: list[Outcome]
-    """Outcomes of settings that conflict with an earlier one."""
-    kept: list[Outcome | None]
-    """In the order of `by_knob`: outcomes of settings in force until they are verified again; else None."""
 
 
 class SettingKeeper:
@@ -133,13 +112,13 @@ class SettingKeeper:
         """The owner of `actuators` may change it between calls."""
         self._actuators = actuators
         self._journal = journal
-        self._kept: dict[Knob, _Kept] = {}
+        self._known: dict[Knob, Outcome] = {}
+        """Outcomes of settings that were in force when their knobs were last read, to report until the next
+        time. Removed before a knob is written, and when it cannot be read.
+        """
         self._removed: list[Knob] = []
         """Knobs of this `apply` that no longer exist."""
         self._turn = 0
-        self._last = _Wanted([], {}, [], [])
-        self._all_wanted_at_change = -1
-        """`changes` of the journal when the last settings contained all of its knobs; -1: unknown."""
 
     def apply(
         self, settings: Iterable[Setting], verify_all: bool = False, within: Scope = _all_knobs
@@ -149,90 +128,57 @@ class SettingKeeper:
         Only knobs that `within` selects are restored. `verify_all` reads all settings in force again.
         Returns the outcomes of restored knobs, followed by one for each setting in its order.
         """
-        wanted = self._last = self._wanted(list(settings))
+        wanted, conflicts = _by_knob(settings)
         self._removed = []
+        restored = self._restore(self._unwanted(wanted, within), "no longer wanted")
+        for knob in set(self._known).difference(wanted):
+            del self._known[knob]
         self._turn += 1
-        restored = self._restore_unwanted(wanted.by_knob, within)
-
-        indexes, epochs = range(len(wanted.kept)), rotation_epochs(len(wanted.kept))
-        new = [index for index, kept in enumerate(wanted.kept) if kept is None]
-        due = indexes if verify_all else sorted({*indexes[self._turn % epochs :: epochs], *new})
-        by_index = list(wanted.by_knob.values())
-        outcomes = wanted.kept.copy()
-        changes: dict[int, _Step] = {}
-        for index in due:
-            result = self._inspect(by_index[index])
-            if isinstance(result, Outcome):
-                outcomes[index] = result
-            elif in_force(result.target, result.before):
-                outcomes[index] = self._in_force(result)
+        epochs = 1 if verify_all else rotation_epochs(len(wanted))
+        in_turn = self._turn % epochs
+        results: list[_Step | Outcome] = []
+        for index, setting in enumerate(wanted.values()):
+            known = self._known.get(setting.knob)
+            if known is None or not _is_same(known.setting, setting) or index % epochs == in_turn:
+                results.append(self._verify(setting))
             else:
-                changes[index] = result
-        changed = self._carry_out([*changes.values()])
-        for index, step in changes.items():
-            outcomes[index] = changed[step.setting.knob]
-        for index in due:
-            wanted.kept[index] = self._outcome_of_kept(by_index[index])
+                results.append(known)
+        changed = self._carry_out([result for result in results if isinstance(result, _Step)])
         self._drop_removed()
-        return [*restored, *(outcome for outcome in outcomes if outcome is not None), *wanted.conflicts]
-
-    def _wanted(self, settings: list[Setting]) -> _Wanted:
-        """The settings by knob; as in the last call if they are the same objects, as they usually are."""
-        last = self._last
-        if len(settings) == len(last.settings) and all(map(operator.is_, settings, last.settings)):
-            return last
-        self._all_wanted_at_change = -1
-        by_knob, conflicts = _by_knob(settings)
-        return _Wanted(settings, by_knob, conflicts, [*map(self._outcome_of_kept, by_knob.values())])
-
-    def _forget_last(self) -> None:
-        """Compare nothing with the settings of the last `apply`."""
-        self._last = _Wanted([], {}, [], [])
-        self._all_wanted_at_change = -1
-
-    def _outcome_of_kept(self, setting: Setting) -> Outcome | None:
-        """The outcome of a setting that is in force; None if it has to be inspected."""
-        kept = self._kept.get(setting.knob)
-        return kept.outcome if kept is not None and _is_same(kept.setting, setting) else None
-
-    def _restore_unwanted(self, wanted: dict[Knob, Setting], within: Scope) -> list[Outcome]:
-        if self._all_wanted_at_change == self._journal.changes:
-            return []
-        unwanted = [
-            knob
-            for knob in self._journal.originals()
-            if knob not in wanted and knob.lever not in OPS_LEVERS and within(knob)
+        outcomes = [
+            changed[result.setting.knob] if isinstance(result, _Step) else result for result in results
         ]
-        restored = self._restore(unwanted, "no longer wanted") if unwanted else []
-        for knob in [knob for knob in self._kept if knob not in wanted and within(knob)]:
-            del self._kept[knob]
-        if not unwanted and within is _all_knobs:
-            self._all_wanted_at_change = self._journal.changes
-        return restored
+        return [*restored, *outcomes, *conflicts]
+
+    def _unwanted(self, wanted: dict[Knob, Setting], within: Scope) -> list[Knob]:
+        """Knobs to restore, because they were changed before and are no longer wanted."""
+        originals = self._journal.originals()
+        # A set and a dictionary remember the hashes of their knobs, of which a comprehension computes each.
+        unwanted = {
+            knob
+            for knob in set(originals).difference(wanted)
+            if knob.lever not in OPS_LEVERS and within(knob)
+        }
+        return [knob for knob in originals if knob in unwanted] if unwanted else []
 
     def plan(self, settings: Iterable[Setting], within: Scope = _all_knobs) -> list[Outcome]:
         """The changes that `apply` would make; reads all knobs and changes none."""
-        self._forget_last()
         wanted, conflicts = _by_knob(settings)
-        planned: list[Outcome] = []
-        for knob, original in self._journal.originals().items():
-            if knob not in wanted and knob.lever not in OPS_LEVERS and within(knob):
-                setting = Setting(knob, original.value, original.vm, "no longer wanted")
-                result = self._inspect(setting, exact=True, plan=True)
-                planned.append(result if isinstance(result, Outcome) else _planned(result))
-        for setting in wanted.values():
-            result = self._inspect(setting, plan=True)
-            planned.append(result if isinstance(result, Outcome) else _planned(result))
-        return [*planned, *conflicts]
+        originals = self._journal.originals()
+        results = []
+        for knob in self._unwanted(wanted, within):
+            setting = Setting(knob, originals[knob].value, originals[knob].vm, "no longer wanted")
+            results.append(self._inspect(setting, exact=True, plan=True))
+        results += [self._inspect(setting, plan=True) for setting in wanted.values()]
+        return [*(_planned(each) if isinstance(each, _Step) else each for each in results), *conflicts]
 
     def undo(self, within: Scope = _all_knobs) -> list[Outcome]:
         """Restore all knobs that were ever changed; those that fail stay in the journal."""
-        self._forget_last()
         knobs = [knob for knob in self._journal.originals() if within(knob)]
         # OPS last, because it takes longest.
         knobs.sort(key=lambda knob: knob.lever in OPS_LEVERS)
         outcomes = self._restore(knobs, "as before slo-ctl")
-        self._kept = {knob: kept for knob, kept in self._kept.items() if not within(knob)}
+        self._known.clear()
         return outcomes
 
     def _owner(self, knob: Knob) -> Actuator[Any]:
@@ -257,8 +203,20 @@ class SettingKeeper:
             return Outcome(setting, OutcomeState.UNAPPLIED, None, None, str(error))
         return _Step(setting, actuator, before, target)
 
+    def _verify(self, setting: Setting) -> _Step | Outcome:
+        """The outcome of a setting that is in force or cannot be read; else the step that changes it."""
+        result = self._inspect(setting)
+        if isinstance(result, Outcome) or not in_force(result.target, result.before):
+            return result
+        known = self._known.get(setting.knob)
+        if known is None or known.setting is not setting or known.after != result.before:
+            before = result.before
+            known = Outcome(setting, OutcomeState.UNCHANGED, before, before, _rounding(result))
+            self._known[setting.knob] = known
+        return known
+
     def _forget(self, knob: Knob, error: ActError) -> None:
-        self._kept.pop(knob, None)
+        self._known.pop(knob, None)
         if error.target_removed:
             self._removed.append(knob)
 
@@ -282,7 +240,7 @@ class SettingKeeper:
         foreign = {
             knob
             for step in changes
-            if self._is_foreign(self._kept.get(knob := step.setting.knob), originals.get(knob), step.before)
+            if self._is_foreign(self._known.get(knob := step.setting.knob), originals.get(knob), step.before)
         }
         self._adopt([step for step in changes if step.setting.knob not in untouched], foreign)
         try:
@@ -300,7 +258,7 @@ class SettingKeeper:
             knob = step.setting.knob
             if knob in outcomes:
                 continue
-            self._kept.pop(knob, None)
+            self._known.pop(knob, None)
             try:
                 step.actuator.write(knob, step.target)
                 written.append(step)
@@ -330,13 +288,13 @@ class SettingKeeper:
             self._journal.correct(corrected)
 
     @staticmethod
-    def _is_foreign(kept: _Kept | None, original: Original | None, value: SettingValue) -> bool:
+    def _is_foreign(known: Outcome | None, original: Original | None, value: SettingValue) -> bool:
         """Whether another program has set `value` since a setting was brought in force.
 
-        Without `kept`, by a process before this one, if the journal has the value that it had set.
+        Without `known`, by a process before this one, if the journal has the value that it had set.
         """
-        if kept is not None:
-            return not in_force(kept.outcome.after, value)
+        if known is not None:
+            return not in_force(known.after, value)
         if original is None or original.applied is None:
             return False
         return not in_force(original.applied, value) and not in_force(original.value, value)
@@ -344,14 +302,6 @@ class SettingKeeper:
     def _not_changed(self, step: _Step, error: ActError) -> Outcome:
         self._forget(step.setting.knob, error)
         return Outcome(step.setting, OutcomeState.UNAPPLIED, step.before, None, str(error))
-
-    def _in_force(self, step: _Step) -> Outcome:
-        setting, kept = step.setting, self._kept.get(step.setting.knob)
-        if kept is not None and kept.setting is setting and kept.outcome.after == step.before:
-            return kept.outcome
-        outcome = Outcome(setting, OutcomeState.UNCHANGED, step.before, step.before, _rounding(step))
-        self._kept[setting.knob] = _Kept(setting, outcome)
-        return outcome
 
     def _read_back(self, step: _Step, *, is_correction: bool) -> Outcome:
         setting, knob = step.setting, step.setting.knob
@@ -365,8 +315,7 @@ class SettingKeeper:
             reason = f"{value_text(step.target)} was written, {value_text(after)} is read"
             return Outcome(setting, OutcomeState.UNAPPLIED, step.before, after, reason)
         rounding = _rounding(step)
-        settled = Outcome(setting, OutcomeState.UNCHANGED, after, after, rounding)
-        self._kept[knob] = _Kept(setting, settled)
+        self._known[knob] = Outcome(setting, OutcomeState.UNCHANGED, after, after, rounding)
         drift = f"another program had set it to {value_text(step.before)}" if is_correction else ""
         reasons = "; ".join(part for part in (drift, rounding) if part)
         return Outcome(setting, OutcomeState.APPLIED, step.before, after, reasons, is_correction)
@@ -395,6 +344,8 @@ class SettingKeeper:
                         for other, original in originals.items()
                         if (other.place, original.object) == moved
                     }
+        for now in renamed.values():
+            self._known.pop(now, None)  # of what had that name before
         # If the journal cannot be written, the next start finds them by itself.
         with suppress(JournalError):
             self._journal.rename(renamed)
@@ -412,7 +363,7 @@ class SettingKeeper:
             for knob in waiting:
                 original = originals[knob]
                 setting = Setting(knob, original.value, original.vm, why)
-                outcomes[knob] = self._restore_one(setting, self._kept.pop(knob, None), original)
+                outcomes[knob] = self._restore_one(setting, self._known.pop(knob, None), original)
             refused = [knob for knob in waiting if outcomes[knob].state is OutcomeState.UNAPPLIED]
             if len(refused) == len(waiting):
                 break
@@ -420,13 +371,13 @@ class SettingKeeper:
         self._drop([knob for knob in knobs if outcomes[knob].state is OutcomeState.RESTORED])
         return [outcomes[knob] for knob in knobs]
 
-    def _restore_one(self, setting: Setting, kept: _Kept | None, original: Original) -> Outcome:
+    def _restore_one(self, setting: Setting, known: Outcome | None, original: Original) -> Outcome:
         knob = setting.knob
         before: SettingValue = None
         try:
             actuator = self._owner(knob)
             before = after = actuator.read(knob)
-            if knob.lever in _REPLACEABLE and self._is_foreign(kept, original, before):
+            if knob.lever in _REPLACEABLE and self._is_foreign(known, original, before):
                 reason = f"another program has set it to {value_text(before)} meanwhile, which stays"
                 return Outcome(replace(setting, value=before), OutcomeState.RESTORED, before, before, reason)
             # Restore exactly: a value that counts as in force may differ from the original by rounding.

@@ -1,7 +1,5 @@
-"""Commands and their `--help`: the same with every release of typer and click.
-
-Releases mark arguments in ways of their own; click 8.5 drops the help of arguments that typer before 0.26
-declares, and click 8.2 passes a context to `make_metavar`, which typer 0.15 does not expect.
+"""Commands and their `--help`: the same with the typer and click of every distribution, which mark arguments
+in ways of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from typer.core import TyperCommand, TyperGroup
-from typer.models import ArgumentInfo
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import format_number
@@ -52,9 +49,7 @@ class Command(_Described, TyperCommand):
         super().__init__(*positional, **named)
         declarations = cache(partial(get_type_hints, self.callback, include_extras=True))
         for parameter in self.params:
-            _restore_help(parameter, declarations)
             _replace_process_value(parameter, declarations)
-            vars(parameter)["make_metavar"] = partial(_make_metavar, parameter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse an option in place of the value of another one, which click would take for the value."""
@@ -137,12 +132,6 @@ def sections_of(group: Any) -> dict[str, list[str]]:
 
 def _help_of(command: Any) -> str:
     return inspect.cleandoc(command.help or "").partition("\f")[0]
-
-
-def _make_metavar(parameter: Any, ctx: Any = None) -> str:
-    """Replaces `make_metavar`, which is called with and without a context."""
-    del ctx
-    return value_name(parameter)
 
 
 def _options_by_name(command: Any) -> dict[str, Any]:
@@ -242,7 +231,7 @@ def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
     for parameter in sorted(command.get_params(ctx), key=_position_of):
         record = parameter.get_help_record(ctx)
         if record is not None:
-            # typer 0.15 and 0.16 escape brackets for rich even where rich is not used.
+            # typer before 0.22 escapes brackets for rich even where rich is not used.
             text = _RANGE.sub(_range_text, record[1].replace("\\[", "["))
             row = (_option_names(parameter), _unbroken(text.strip()))
             panel = getattr(parameter, "rich_help_panel", None)
@@ -285,11 +274,3 @@ def _option_names(parameter: Any) -> str:
     if parameter.secondary_opts:
         names += f" / {', '.join(parameter.secondary_opts)}"
     return names if parameter.is_flag else f"{names} {value_name(parameter)}"
-
-
-def _restore_help(parameter: Any, declarations: _Declarations) -> None:
-    """Give an argument the help that it was declared with, where click has dropped it."""
-    if is_argument(parameter) and not getattr(parameter, "help", None):
-        for note in getattr(declarations().get(parameter.name), "__metadata__", ()):
-            if isinstance(note, ArgumentInfo):
-                parameter.help = note.help

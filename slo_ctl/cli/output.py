@@ -76,8 +76,8 @@ _SHARED_DISK = re.compile(r"\S+ is used by \d+ VMs \((?P<vms>.*)\): ")
 def notes_about(subjects: Collection[str], notes: Iterable[str], others: Iterable[str] = ()) -> list[str]:
     """The notes about these VMs and devices and about the host, each once.
 
-    Left out are those about other VMs, and about the VMs and devices in `others`. A note begins with its
-    subject.
+    Left out are those about other VMs, and about the VMs and devices in `others`. A note is a string, also in
+    the API, and begins with its subject.
     """
     of_subjects, of_others = _beginnings(subjects), _beginnings(others)
 

@@ -6,18 +6,17 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.config.settings import DEFAULTS, Config, DeviceConfig
 from slo_ctl.daemon.block import ManagedBlock, Pool
-from slo_ctl.daemon.device import DeviceView, Problems, view_or_problem
+from slo_ctl.daemon.device import DeviceView, Problems
 from slo_ctl.daemon.files import DeviceClaims
 from slo_ctl.daemon.nvme import DriveOpsControl, NvmeWatches
+from slo_ctl.daemon.occupants import nvme_occupants
 from slo_ctl.daemon.settings import ConfiguredBlock, DevicePolicies, VmSettings
-from slo_ctl.daemon.slos import nvme_occupants
 from slo_ctl.decide.device_use import HostState, copied_to, slo_on
 from slo_ctl.decide.levers import ManagedDevices, Throttle, Wanted, histograms_for
 from slo_ctl.decide.limit_split import ReadWriteSplits
@@ -28,12 +27,10 @@ from slo_ctl.host.block_device import device_behind, probe
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.disk_latency import has_histogram
 from slo_ctl.host.nvme.drive import Block, controller_at, namespaces
-from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model.host import DeviceNumber, DiskLatency, Stream, Vm, WeightScale
 from slo_ctl.model.setting import Setting
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import DevicePlan
-from slo_ctl.observe.block import StreamsByDevice
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import Inventory
 
@@ -167,7 +164,11 @@ class BlockDevices:
         for name, block in self._configured.items():
             if name not in self.devices:
                 self.devices[name] = ManagedBlock(
-                    *(name, Path(block.path), self._sys, self._window_s, self._watches),
+                    name,
+                    Path(block.path),
+                    self._sys,
+                    self._window_s,
+                    self._watches,
                     self._clock.monotonic_s,
                     self._claims,
                 )
@@ -188,14 +189,21 @@ class BlockDevices:
         streams = defaultdict[DeviceNumber | None, list[Stream]](list)
         for stream in inventory.streams:
             streams[stream.device].append(stream)
-        taken: dict[DeviceNumber, str] = {}
+        name_of: dict[DeviceNumber | None, str] = {}
         for device in devices:
-            self._problems.guard(device.name, partial(_observe, device, taken, streams, delays, latencies))
+            with self._problems.guard(device.name):
+                device.find()
+                first = name_of.setdefault(device.number, device.name)
+                if first != device.name:
+                    why = f" is the block device of {first}, too: remove the [[device]] of one of them"
+                    raise device.gone(why)
+                device.observe(streams, delays, latencies)
         if self._claims is not None:
             self._claims.keep(self.numbers.values())
         self._form_pools()
         for pool in self._pools.values():
-            self._problems.guard(pool.name, partial(pool.observe, streams, delays))
+            with self._problems.guard(pool.name):
+                pool.observe(streams, delays)
 
     def _read_latencies(
         self, inventory: Inventory, observer: HostObserver
@@ -259,7 +267,8 @@ class BlockDevices:
             pool = self._pools[key]
             vms = {device.nsid: device.windows.keys() for device in pool.devices if device.nsid is not None}
             occupants = nvme_occupants(vms, slos)
-            self._problems.guard(pool.name, partial(control.observe, pool.devices[0].nvme, occupants, policy))
+            with self._problems.guard(pool.name):
+                control.observe(pool.devices[0].nvme, occupants, policy)
 
     def move_ops(self, journal: Journal) -> None:
         """Request the decided moves of OPS from the drives."""
@@ -291,7 +300,11 @@ class BlockDevices:
             steps_iops,
         )
         managed = ManagedDevices(
-            *(numbers, capabilities, self._config.default_slo.weight, self._splits.splits, throttles),
+            numbers,
+            capabilities,
+            self._config.default_slo.weight,
+            self._splits.splits,
+            throttles,
             drives={name: _pool_key(device) for name, device in self.devices.items()},
             by_limits={key for key, pool in self._pools.items() if pool.throttler.by_weight},
             measured=self._vms_with_p99(host_state.vms),
@@ -336,9 +349,8 @@ class BlockDevices:
         slos, limitable = host_state.slos, self._vm_settings.limitable
         throttles = {}
         for pool in self._pools.values():
-            self._problems.guard(
-                pool.name, partial(pool.protect, slos, limitable, host_state.weighted, host_state.unapplied)
-            )
+            with self._problems.guard(pool.name):
+                pool.protect(slos, limitable, host_state.weighted, host_state.unapplied)
             throttles.update(pool.throttler.throttles)
         present = set(self.numbers.values())
         return {
@@ -407,14 +419,16 @@ class BlockDevices:
             copied = {vm.name: copied_to(vm, device.number) for vm in with_disks}
             ops = self._ops.get(_pool_key(device))
             change = self.policies.recent_change(name, self._clock.monotonic_s(), self._window_s)
-            make = partial(device.view, slos_on[name], disks, copied, wanted, pools[name], ops, change)
-            view = view_or_problem(name, device.kind, make, self._problems)
+            view = DeviceView(name, device.kind, backend="", policy="", window_s=0.0)
+            with self._problems.guard(name):
+                view = device.view(slos_on[name], disks, copied, wanted, pools[name], ops, change)
             if self.policies.tries_without_waiting(name) and any(
                 is_behind(delivered, slos_on[name][vm]) for vm, delivered in view.vms.items()
             ):
                 self._behind.add(name)
             reasons = (*self.policies.reasons.get(name, ()), *view.reasons)
-            views.append(replace(view, policy=self.policies.label(name), reasons=reasons))
+            problem = self._problems.by_device.get(name, "")
+            views.append(replace(view, policy=self.policies.label(name), problem=problem, reasons=reasons))
         return views
 
     def close(self) -> None:
@@ -423,21 +437,6 @@ class BlockDevices:
             self._claims.keep(())
         for device in self.devices.values():
             device.close()
-
-
-def _observe(
-    device: ManagedBlock,
-    taken: dict[DeviceNumber, str],
-    streams: StreamsByDevice,
-    delays: Mapping[str, BlockDelay],
-    latencies: Mapping[str, Mapping[DeviceNumber, Sequence[DiskLatency]]],
-) -> None:
-    """`taken`: the device of each number so far, to which it is added."""
-    device.find()
-    number = device.number
-    if number is not None and (first := taken.setdefault(number, device.name)) != device.name:
-        raise device.gone(f" is the block device of {first}, too: remove the [[device]] of one of them")
-    device.observe(streams, delays, latencies)
 
 
 def _pool_key(device: ManagedBlock) -> str:

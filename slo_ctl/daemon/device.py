@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 
 from slo_ctl.base.errors import ObserveGone
@@ -33,10 +34,11 @@ class Problems:
         """Begin a new epoch."""
         self.by_device = {}
 
-    def guard(self, device: str, action: Callable[[], None]) -> None:
-        """Run an action for a device. An exception becomes its problem; a traceback is logged once."""
+    @contextmanager
+    def guard(self, device: str) -> Iterator[None]:
+        """Make an exception the problem of a device; a traceback is logged once."""
         try:
-            action()
+            yield
         except ObserveGone as gone:
             self.by_device[device] = gone.reason
         except Exception as error:
@@ -73,14 +75,6 @@ class DeviceView(DeviceStatus):
 def total_iops(windows: Iterable[VmSample]) -> float | None:
     """IOPS of all streams of a device; None if all are unknown."""
     return sum_known(window.iops for window in windows)
-
-
-def view_or_problem(name: str, kind: str, make: Callable[[], DeviceView], problems: Problems) -> DeviceView:
-    """The view that `make` returns, with the device's problem; an empty view if it fails."""
-    views: list[DeviceView] = []
-    problems.guard(name, lambda: views.append(make()))
-    view = views[0] if views else DeviceView(name, kind, "", "", 0.0)
-    return replace(view, problem=problems.by_device.get(name, ""))
 
 
 # Activity of the streams on a device, its capacity (measured and estimated), and the speed of OPS moves.

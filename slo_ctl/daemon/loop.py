@@ -23,13 +23,14 @@ from slo_ctl.config.load import has_files, load
 from slo_ctl.config.settings import Config
 from slo_ctl.daemon.block_devices import BlockDevices
 from slo_ctl.daemon.controller import DaemonController, Published
-from slo_ctl.daemon.device import DeviceView, Problems, view_or_problem
+from slo_ctl.daemon.device import DeviceView, Problems
 from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims, daemon_of
 from slo_ctl.daemon.foreign import ForeignLimits, InnerGroups
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import MANY_SENTENCES, EpochLog, decision_lines, journal_fields, outcome_line
+from slo_ctl.daemon.occupants import emulated_occupants
 from slo_ctl.daemon.settings import Actuators, InheritedSettings
-from slo_ctl.daemon.slos import EpochSlos, VmSlos, emulated_occupants
+from slo_ctl.daemon.slos import EpochSlos, VmSlos
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.daemon.status import EventCounters, StatusRows, VerdictChanges, status_of
 from slo_ctl.decide.device_use import HostState
@@ -123,10 +124,8 @@ class Daemon:
         self._problems = Problems()
         self._emulated = EmulatedDevices(places.devices, self._journal, clock, connect)
         self._claims = DeviceClaims(run / "slo-ctl")
-        self._blocks = BlockDevices(
-            *(places.devices, sys, run, self._problems, clock),
-            claims=None if dry_run else self._claims,
-        )
+        claims = None if dry_run else self._claims
+        self._blocks = BlockDevices(places.devices, sys, run, self._problems, clock, claims)
         self._epoch_log = EpochLog()
         self._recorder = Recorder(places.history, config.history.keep_s, config.history.max_bytes, clock)
         self._rows = StatusRows()
@@ -309,7 +308,8 @@ class Daemon:
         for device in self._emulated.devices.values():
             if device.sample is None:
                 self._actuators.add_device(device)
-            self._problems.guard(device.name, partial(device.actuator.restore_ops, deadline_s))
+            with self._problems.guard(device.name):
+                device.actuator.restore_ops(deadline_s)
         self._actuators.add_drives(self._journal)
         outcomes, waiting = [], []
         for outcome in self._keeper.undo():
@@ -360,13 +360,14 @@ class Daemon:
                 device.name, inventory.streams, slos, before, namespaces
             )
             notes += conflicts
-            self._problems.guard(device.name, partial(device.observe, occupants, now_s))
+            with self._problems.guard(device.name):
+                device.observe(occupants, now_s)
             if device.sample is None and not self._emulated.may_be_served(device.name):
                 start = f"`slo-ctl device serve {device.name}` starts it"
-                self._problems.by_device[device.name] = f"not served; {start}"
-                if not occupants:
-                    # As after `systemctl stop`: nobody misses it.
-                    del self._problems.by_device[device.name]
+                if occupants:
+                    self._problems.by_device[device.name] = f"not served; {start}"
+                else:  # as after `systemctl stop`
+                    self._problems.by_device.pop(device.name, None)
                     notes.append(f"device {device.name}: not served, and no VM uses it; {start}")
             notes += device.unknown_clients()
         self._blocks.observe(inventory, self._observer)
@@ -396,28 +397,23 @@ class Daemon:
         emulated, devices = self._emulated.devices.values(), self._blocks.numbers.values()
         self._actuators.select(inventory.tree, self.config.libvirt.uri, emulated, devices, inventory.vms)
         settings = [*device_settings]
-        settings += [
-            setting
-            for setting in wanted.settings
-            if setting.knob.lever not in FTL_LEVERS or self._can_act_on(setting)
-        ]
+        settings += [setting for setting in wanted.settings if self._can_act_on(setting)]
         for device in self._emulated.devices.values():
-            self._problems.guard(device.name, lambda device=device: settings.extend(device.settings()))  # type: ignore[misc]
+            with self._problems.guard(device.name):
+                settings += device.settings()
         self._settings = settings
         if self._dry_run:
             outcomes = self._keeper.plan(settings)
         else:
             self._add_inherited(inventory)
             outcomes = self._keeper.apply(settings, verify_all=bool(self._observer.take_tuned()))
-        changes = [outcome for outcome in outcomes if outcome.state is not OutcomeState.UNCHANGED]
         # Earlier epochs may have set knobs of a device that no longer exists.
-        self._changes = [outcome for outcome in changes if self._can_act_on(outcome.setting)]
-        if len(self._changes) < len(changes):
-            outcomes = [outcome for outcome in outcomes if self._can_act_on(outcome.setting)]
-        self.outcomes = outcomes
+        self.outcomes = [outcome for outcome in outcomes if self._can_act_on(outcome.setting)]
+        self._changes = [each for each in self.outcomes if each.state is not OutcomeState.UNCHANGED]
         if not self._dry_run:
             for device in self._emulated.devices.values():
-                self._problems.guard(device.name, device.move)
+                with self._problems.guard(device.name):
+                    device.move()
             self._blocks.move_ops(self._journal)
         self._log_epoch()
 
@@ -491,8 +487,10 @@ class Daemon:
     def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: EpochSlos) -> list[DeviceView]:
         views = self._blocks.views(wanted, vms, slos.in_force, slos.own)
         for device in self._emulated.devices.values():
-            make = partial(device.view, self._epoch_log.recent(device.name))
-            views.append(view_or_problem(device.name, device.kind, make, self._problems))
+            view = DeviceView(device.name, device.kind, backend="", policy="", window_s=0.0)
+            with self._problems.guard(device.name):
+                view = device.view(self._epoch_log.recent(device.name))
+            views.append(replace(view, problem=self._problems.by_device.get(device.name, "")))
         return sorted(views, key=lambda view: view.name)
 
     def _standing_notes(self) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from slo_ctl.act.journal import Journal, JournalError
 from slo_ctl.act.nvme_ops import ops_split
 from slo_ctl.base.errors import UserError
-from slo_ctl.daemon.slos import Occupant
+from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.device_waf import choose, waf_over
 from slo_ctl.decide.drive_pool import strongest
 from slo_ctl.decide.policies import Policy, make_policy

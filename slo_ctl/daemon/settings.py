@@ -68,8 +68,13 @@ class VmSettings:
             self._splits = managed.splits
             self._shares = {key: (s.iops.read_share, s.bytes_s.read_share) for key, s in self._splits.items()}
         new_input = (
-            *(tuple(host.vms), dict(host.slos), set(host.with_slo), streams, dict(host.inner_groups)),
-            *(replace(managed, splits={}), self._shares),
+            tuple(host.vms),
+            dict(host.slos),
+            set(host.with_slo),
+            streams,
+            dict(host.inner_groups),
+            replace(managed, splits={}),
+            self._shares,
         )
         if new_input != self._input:
             self._input = new_input

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.ssd import ServedFtlActuator
@@ -20,16 +19,11 @@ from slo_ctl.daemon.device import (
     estimated_iops,
     total_iops,
 )
-from slo_ctl.daemon.slos import Occupant
+from slo_ctl.daemon.occupants import Occupant
+from slo_ctl.daemon.ssd_policy import PolicyInForce
 from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.entitlement import BUSY_FROM, claim_of, entitle
-from slo_ctl.decide.policies import (
-    DEFAULT_POLICY,
-    Policy,
-    make_policy,
-    policy_entry,
-    without_lever,
-)
+from slo_ctl.decide.policies import policy_entry, without_lever
 from slo_ctl.decide.profile_fit import Analysis
 from slo_ctl.decide.scheduler import (
     FAIR_SCHEDULER,
@@ -50,17 +44,6 @@ from slo_ctl.model.setting import Knob, Lever, Setting
 from slo_ctl.model.status import MoveStatus
 from slo_ctl.observe.block import merge_windows
 from slo_ctl.observe.ssd import ServedDevice
-
-
-@dataclass(slots=True)
-class _PolicyState:
-    """State of the policy, and the values that it has set, by stream."""
-
-    state: Any
-    limits_iops: dict[str, float | None]
-    """Limits below the SLO's maximum."""
-    scheduler_weights: dict[str, float]
-
 
 _Settings = dict[tuple[Lever, str], Setting]
 """By lever and namespace."""
@@ -117,14 +100,11 @@ class EmulatedDevice:
             connect=connect,
         )
         self._window_s = config.window_s
-        self._policy: Policy[Any] = self._make_policy(policy)
-        self._policy_state: _PolicyState | None = None
-        """None before the first decision of the policy."""
-        self._keeps_split = any(
+        self._policy = self._policy_named(policy)
+        self._policy.keeps_split = any(
             knob.lever is Lever.FTL_OPS and knob.place.startswith(f"{self.name}/")
             for knob in journal.originals()
         )
-        """Whether the policy begins with the split of OPS in force."""
         self._cancels_moves = False
         """Whether to cancel pending moves, because another policy decided them."""
         self._settings: _Settings = {}
@@ -174,14 +154,13 @@ class EmulatedDevice:
 
     def keep_split(self) -> None:
         """Make the policy begin with the split of OPS in force."""
-        self._keeps_split = True
+        self._policy.keeps_split = True
 
     def set_policy(self, policy: str) -> None:
         """Use a policy; a new one begins with the split in force unless it has a fixed split of its own."""
-        new_policy = self._make_policy(policy)
+        new_policy = self._policy_named(policy)
         if new_policy.name != self._policy.name:
-            self._policy, self._policy_state = new_policy, None
-            self._keeps_split = not policy_entry(new_policy.name).splits_at_start
+            self._policy = new_policy
             self._cancels_moves = True
             self._activity.set_change("the policy changed", self._now_s)
 
@@ -220,15 +199,16 @@ class EmulatedDevice:
         if all(vm.window_s <= 0 for vm in self.sample.vms):
             return  # This is the first sample of the server.
         self._measure_capacity(self.sample)
-        self.decision = self._decide(self.sample)
+        self.decision = self._policy.decide(self.sample)
         moves = self._served.moves
         if moves is not None:
             going = bool(self.decision.plans) and not self.decision.pause
             self._move_speed.add(now_s, moves["moved_blocks"], going=going)
 
-    def _make_policy(self, policy: str) -> Policy[Any]:
+    def _policy_named(self, name: str) -> PolicyInForce:
         # Without isolated OPS there is nothing to move.
-        return make_policy(policy if self.record.isolated else "shared")
+        name = name if self.record.isolated else "shared"
+        return PolicyInForce(name, keeps_split=not policy_entry(name).splits_at_start)
 
     def _mark_active(self, sample: DeviceSample, now_s: float) -> DeviceSample:
         """The sample with VMs active that had requests in the status window."""
@@ -242,28 +222,6 @@ class EmulatedDevice:
         active = [vm.vm for vm in sample.vms if vm.active]
         self.capacity.add(total, has_demand=any(self.wants_more(key) for key in active))
 
-    def _decide(self, sample: DeviceSample) -> Decision:
-        current = self._policy_state
-        try:
-            if current is not None:
-                current.state, decision = self._policy.step(current.state, sample)
-            elif self._keeps_split or self._policy.name == DEFAULT_POLICY:
-                # A device in use keeps its split until a move is worth its cost.
-                state, decision = self._policy.resume(sample)
-                current = _PolicyState(state, _limits_below_maximum(sample), {})
-            else:
-                state, decision = self._policy.start(sample)
-                current = _PolicyState(state, {}, {})
-        except ValueError as error:
-            return Decision(reasons=(f"{self._policy.name} cannot decide: {error}",))
-        self._policy_state = current
-        keys = {vm.vm for vm in sample.vms}
-        limits = current.limits_iops | decision.limits_iops
-        current.limits_iops = {key: limit for key, limit in limits.items() if key in keys}
-        weights = current.scheduler_weights | decision.scheduler_weights
-        current.scheduler_weights = {key: weight for key, weight in weights.items() if key in keys}
-        return decision
-
     def settings(self) -> list[Setting]:
         """Scheduler, and weights and IOPS limits of namespaces with VMs; `decide.levers` limits bandwidth."""
         if self.sample is None or not self.timed:
@@ -271,8 +229,11 @@ class EmulatedDevice:
         last, self._settings = self._settings, {}
         for namespace, occupant in self.occupants.items():
             if self._served.scheduler == FAIR_SCHEDULER:
-                self._add_setting(last, Lever.FTL_WEIGHT, namespace, occupant.vm, self._weight(occupant))
-            self._add_setting(last, Lever.FTL_LIMIT, namespace, occupant.vm, self._limit(occupant))
+                weight = self._policy.weight(occupant, self.sample)
+                self._add_setting(last, Lever.FTL_WEIGHT, namespace, occupant.vm, weight)
+            remark = self.decision.remarks.get(occupant.key, "throttled to its share")
+            limit = self._policy.limit(occupant, self.sample, remark)
+            self._add_setting(last, Lever.FTL_LIMIT, namespace, occupant.vm, limit)
         return [*self._scheduler_setting(), *self._settings.values()]
 
     def _add_setting(
@@ -301,27 +262,6 @@ class EmulatedDevice:
             analysis=self.profile,
         )
         return (tenant_setting(self.name, choice),)
-
-    def _weight(self, occupant: Occupant) -> tuple[float, str]:
-        """Weight of device time, and the reason: the SLO's, or one that gives the VM its share of IOPS."""
-        if self._policy_state is None and self._keeps_split and self.sample is not None:
-            in_force = {v.vm: v.scheduler_weight for v in self.sample.vms}
-            return in_force.get(occupant.key, occupant.slo.weight), "as it was"
-        weight = self._policy_state.scheduler_weights.get(occupant.key) if self._policy_state else None
-        if weight is not None:
-            return weight, f"device time for its weight, by {self._policy.name}"
-        return occupant.slo.weight, "its weight"
-
-    def _limit(self, occupant: Occupant) -> tuple[float | None, str]:
-        """Limit of IOPS, and the reason: the policy's or the SLO's, whichever is lower."""
-        if self._policy_state is not None:
-            limit = self._policy_state.limits_iops.get(occupant.key)
-        else:
-            limit = _limits_below_maximum(self.sample).get(occupant.key) if self._keeps_split else None
-        max_iops = occupant.slo.max_iops
-        if limit is not None and (max_iops is None or limit < max_iops):
-            return limit, self.decision.remarks.get(occupant.key, "throttled to its share")
-        return max_iops, "its maximum"
 
     def move(self) -> None:
         """Start the decided moves of OPS, within the budget."""
@@ -517,12 +457,3 @@ class EmulatedDevice:
         entitlements = entitle(claims)
         iops = {key: rate / per_request[key] for key, rate in entitlements.rates.items()}
         return entitlements.shares, iops
-
-
-def _limits_below_maximum(sample: DeviceSample | None) -> dict[str, float | None]:
-    """Limits in force that are below the maximum of the VM's SLO."""
-    return {
-        v.vm: v.limit_iops
-        for v in (sample.vms if sample else ())
-        if v.limit_iops is not None and (v.slo.max_iops is None or v.limit_iops < v.slo.max_iops)
-    }

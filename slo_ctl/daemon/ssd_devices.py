@@ -123,7 +123,11 @@ class EmulatedDevices:
         self._journal.identify(_identities(record, version[2]))
         run = self._store.places.run_of(name)
         device = EmulatedDevice(
-            *(record, run, self._journal, policy, self._config),
+            record,
+            run,
+            self._journal,
+            policy,
+            self._config,
             capacity_bytes=capacity_bytes,
             clock=self._clock,
             connect=self._connect,

@@ -96,8 +96,17 @@ def status_of(
             on_device = device.name, "" if device.kind == "block" else device.name
             on_it = tuple([outcome for outcome, place in vm_outcomes if place in on_device])
             backend = backends.get((name, device.name)) or device.backend
-            of_device = device.name, device.problem, backend, device.vms[name]
-            rows.append(made.row(_RowParts(vm, resolved, *of_device, on_it, slos.in_groups.get(name))))
+            parts = _RowParts(
+                vm,
+                resolved,
+                device.name,
+                device.problem,
+                backend,
+                device.vms[name],
+                on_it,
+                slos.in_groups.get(name),
+            )
+            rows.append(made.row(parts))
     existing = {vm.name for vm in vms}
     for name, source in slos.named_by.items():
         if name not in existing:
@@ -197,7 +206,8 @@ def _group(
     parts = [device.vms[vm] for device in devices for vm in vms if vm in device.vms]
     bounds = Slo(**group.fields)
     window = VmSample(
-        *(group.name, 0.0),
+        group.name,
+        window_s=0.0,
         iops=sum_known(row.iops for row in member_rows),
         bandwidth_bytes_s=sum_known(row.bandwidth_bytes_s for row in member_rows),
     )

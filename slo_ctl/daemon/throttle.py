@@ -155,7 +155,7 @@ class Throttler:
             return
         vms = [
             self._contender(
-                *(vm, slos[vm], window, p99s_us.get(vm)), limitable=is_limitable(vm), busy=is_busy(vm)
+                vm, slos[vm], window, p99s_us.get(vm), limitable=is_limitable(vm), busy=is_busy(vm)
             )
             for vm, window in windows.items()
         ]

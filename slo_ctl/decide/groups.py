@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slo_ctl.decide.entitlement import LEAST_SHARE, Claim, fitting_minimums, water_level
-from slo_ctl.decide.limit_control import ROOM, at_limit
+from slo_ctl.decide.objectives import ROOM, at_limit
 from slo_ctl.model.slo import GROUP_FIELDS, Slo, SloGroup
 
 

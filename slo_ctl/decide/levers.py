@@ -10,8 +10,8 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 from slo_ctl.decide.device_use import NO_IOTUNE, HostState, Use, uses_of
-from slo_ctl.decide.limit_control import tighter
 from slo_ctl.decide.limit_split import Splits, nearest_granted
+from slo_ctl.decide.objectives import tighter
 from slo_ctl.model.host import Capabilities, DeviceNumber, FoundBy, Stream, Vm, WeightScale
 from slo_ctl.model.setting import Knob, Lever, Setting
 from slo_ctl.model.slo import Slo

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 
-from slo_ctl.decide.limit_control import at_limit, tighter
+from slo_ctl.decide.objectives import at_limit, tighter
 from slo_ctl.decide.verdict import AT_BOUND
 from slo_ctl.model.host import DeviceNumber, IoCounters, Stream
 from slo_ctl.model.slo import Slo

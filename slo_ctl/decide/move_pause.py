@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from slo_ctl.base.text import and_list
-from slo_ctl.decide.limit_control import ControlledVm, retry_windows
+from slo_ctl.decide.limit_control import retry_windows
+from slo_ctl.decide.objectives import ControlledVm
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from slo_ctl.decide.gc_model import GcCurve, gc_time_us, u_at_gc_time
-from slo_ctl.decide.limit_control import MISSED_FROM
+from slo_ctl.decide.objectives import MISSED_FROM
 from slo_ctl.model.sample import FlashTiming
 
 _US_PER_S = 1e6

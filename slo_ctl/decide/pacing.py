@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slo_ctl.decide.entitlement import MEMORY_WINDOWS
-from slo_ctl.decide.limit_control import MISSED_FROM, ROOM, at_limit
+from slo_ctl.decide.objectives import MISSED_FROM, ROOM, at_limit
 
 MOST_PACE = 2.0
 """Highest limit of a VM that is behind or of the bottleneck, relative to its share; the lowest limit of a VM

@@ -11,13 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from slo_ctl.decide.entitlement import LEAST_SHARE, SLOW_MEMORY_WINDOWS, Entitlements, claim_of, entitle
-from slo_ctl.decide.limit_control import (
-    ControlledVm,
-    LimitState,
-    at_limit,
-    control,
-    not_helped_text,
-)
+from slo_ctl.decide.limit_control import LimitState, control, not_helped_text
+from slo_ctl.decide.objectives import ControlledVm, at_limit
 from slo_ctl.model.host import DeviceNumber
 from slo_ctl.model.slo import Slo
 

@@ -208,14 +208,22 @@ FIELDS = {
         "max_iops", "5000", _iops, _iops_shown, synonyms=("max", "total_iops_sec"), of_groups=True
     ),
     "max_bandwidth_bytes_s": SloField(
-        *("max_bandwidth", '"100MiB/s"', _bandwidth, _bandwidth_shown, _bandwidth_text),
+        "max_bandwidth",
+        '"100MiB/s"',
+        _bandwidth,
+        _bandwidth_shown,
+        _bandwidth_text,
         synonyms=("bandwidth", "total_bytes_sec"),
         of_groups=True,
         unit="MiB/s",
         unit_missing_below=2**20,  # probably kilobytes or megabytes
     ),
     "p99_latency_us": SloField(
-        *("p99", '"5ms"', _microseconds, numbers.latency, _microseconds_text),
+        "p99",
+        '"5ms"',
+        _microseconds,
+        numbers.latency,
+        _microseconds_text,
         unit="ms",
         unit_missing_below=math.inf,
     ),

@@ -262,7 +262,9 @@ def _vm_sample(vm: str, readings: SlidingWindow[_GroupCounters], before: VmSampl
         return sum(known) / length_s if known else None
 
     return VmSample(
-        *(vm, length_s, totals),
+        vm,
+        length_s,
+        totals,
         iops=rate("reads", "writes"),
         bandwidth_bytes_s=rate("read_bytes", "written_bytes"),
     )

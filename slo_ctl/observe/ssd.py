@@ -274,7 +274,8 @@ class ServedDevice:
         """The part of a sample that does not depend on its window."""
         scale = self.time_scale or 1.0
         vm = VmSample(
-            *(key, 0.0),
+            key,
+            window_s=0.0,
             totals=self._counters(namespace, reading),
             p99_read_us=_p99_us(namespace, "read", scale),
             p99_write_us=_p99_us(namespace, "write", scale),

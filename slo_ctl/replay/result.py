@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 from slo_ctl import tool_version
 from slo_ctl.base.json_store import StrictModel
 from slo_ctl.base.numbers import max_known
-from slo_ctl.decide.limit_control import at_limit
+from slo_ctl.decide.objectives import at_limit
 from slo_ctl.decide.verdict import Delivered, Judgement, judge
 from slo_ctl.model.sample import VmSample
 from slo_ctl.model.slo import Slo

@@ -246,6 +246,20 @@ def test_a_group_that_took_the_name_of_a_renamed_one_keeps_its_values(world: Wor
     assert (world.actuator.values[knob], world.actuator.values[moved]) == (40, 500)
 
 
+def test_a_renamed_group_gets_the_settings_of_its_new_name_at_once(world: World) -> None:
+    """Those of the group that had the name before were reported as in force until their turn to be read."""
+    old, new = LIMITS[1:]
+    world.actuator.identities = {"/vm1": "11", "/vm2": "12"}
+    world.actuator.values[new] = 200
+    world.keeper.apply([want(old, 300), want(new, 200)])
+    world.actuator.identities = {"/vm2": "11"}
+    world.actuator.values[new] = world.actuator.values.pop(old)
+    _restored, outcome = world.keeper.apply([want(new, 200)])
+    assert (outcome.state, world.actuator.values[new]) == (OutcomeState.APPLIED, 200)
+    world.keeper.undo()
+    assert world.actuator.values[new] == originals()[old]
+
+
 def test_all_settings_of_a_renamed_group_are_restored_when_only_some_change(world: World) -> None:
     """Its weight stayed in force if only its limit was set again on the group that took its name."""
     weight, limit = WEIGHTS[1], LIMITS[1]

@@ -11,7 +11,7 @@ from ftl_emul import Config, Device
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.nvme_ops import ops_knob
 from slo_ctl.daemon.nvme import DriveOpsControl, NvmeState, OpsRequest
-from slo_ctl.daemon.slos import Occupant
+from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.model.nvme import DriveOps, NamespaceOps
 from slo_ctl.model.sample import VmSample

@@ -125,7 +125,8 @@ def test_unexpected_errors_with_ever_other_texts_are_forgotten() -> None:
 
     def fail(number: int) -> None:
         problems.clear()
-        problems.guard("ssd0", lambda: nothing[number])
+        with problems.guard("ssd0"):
+            nothing[number]
         assert problems.by_device == {"ssd0": f"unexpected KeyError: {number}"}
 
     assert grown(fail, problems, turns=300) == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slo_ctl.daemon.slos import Occupant, emulated_occupants, nvme_occupants, split_slo
+from slo_ctl.daemon.occupants import Occupant, emulated_occupants, nvme_occupants, split_slo
 from slo_ctl.model.host import Disk, Stream, Tenant
 from slo_ctl.model.slo import Slo
 

@@ -16,7 +16,7 @@ from slo_ctl.base.clock import now_text
 from slo_ctl.cli import app
 from slo_ctl.config.settings import Config, DeviceConfig
 from slo_ctl.daemon.device import ActivityTracker, MoveSpeed
-from slo_ctl.daemon.slos import Occupant
+from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points

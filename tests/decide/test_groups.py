@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slo_ctl.decide.entitlement import Claim
 from slo_ctl.decide.groups import Rates, divide, slos_in_group
-from slo_ctl.decide.limit_control import at_limit
+from slo_ctl.decide.objectives import at_limit
 from slo_ctl.model.slo import Slo, SloGroup
 
 POSITIVE = st.floats(1e-3, 1e6)

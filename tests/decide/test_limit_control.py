@@ -13,10 +13,10 @@ from slo_ctl.decide.limit_control import (
     LONGEST_RETRY,
     MOST_DECREASE,
     RETRY_AFTER,
-    ControlledVm,
     LimitState,
     control,
 )
+from slo_ctl.decide.objectives import ControlledVm
 
 
 @dataclass

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.limit_control import LONGEST_RETRY, RETRY_AFTER, ControlledVm
+from slo_ctl.decide.limit_control import LONGEST_RETRY, RETRY_AFTER
 from slo_ctl.decide.move_pause import MovePause, next_pause
+from slo_ctl.decide.objectives import ControlledVm
 
 EFFECT = 4
 HOLD = 2 * EFFECT

@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slo_ctl.decide.entitlement import LEAST_SHARE
-from slo_ctl.decide.limit_control import MOST_DECREASE, ROOM
+from slo_ctl.decide.limit_control import MOST_DECREASE
+from slo_ctl.decide.objectives import ROOM
 from slo_ctl.decide.protection import Contender, Protection, step
 from slo_ctl.model.slo import Slo
 

@@ -31,15 +31,9 @@ from slo_ctl.decide.entitlement import (
     claim_of,
     entitle,
 )
-from slo_ctl.decide.limit_control import (
-    ControlledVm,
-    LimitState,
-    at_limit,
-    control,
-    not_helped_text,
-    tighter,
-)
+from slo_ctl.decide.limit_control import LimitState, control, not_helped_text
 from slo_ctl.decide.move_pause import MovePause, next_pause
+from slo_ctl.decide.objectives import ControlledVm, at_limit, tighter
 from slo_ctl.decide.ops_plan import (
     OpsState,
     assume_rates,

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from slo_ctl.decide.entitlement import Entitlements, claim_of, entitle_exactly
-from slo_ctl.decide.limit_control import MISSED_FROM, ROOM
+from slo_ctl.decide.objectives import MISSED_FROM, ROOM
 from slo_ctl.decide.ops_for_speed import Need, Speed, highest_level
 from slo_ctl.decide.ops_plan import (
     SETTLED_FROM_POOL_WRITES,
