@@ -123,9 +123,14 @@ class Fields:
         """A time with its unit, in seconds, more than 0."""
         return self._bounded(key, parse_time_s, 0, None)
 
-    def number(self, key: str, above: float | None = None, least: float | None = None) -> float | None:
-        """A finite number more than `above`, or at least `least`."""
-        return self._bounded(key, parse_number, above, least)
+    def number(
+        self, key: str, above: float | None = None, least: float | None = None, most: float | None = None
+    ) -> float | None:
+        """A finite number more than `above`, or at least `least`; and at most `most`."""
+        value = self._bounded(key, parse_number, above, least)
+        if value is not None and most is not None and value > most:
+            self.fail(key, f"is more than {most:,.0f}", f"write {key}={most:.0f} or less")
+        return value
 
     def count(self, key: str, least: int = 1, most: int | None = None) -> int | None:
         """A whole number from `least` to `most`."""
