@@ -125,7 +125,7 @@ def _locked_by_other(lock: int) -> str:
 def daemon_of(path: Path) -> str:
     """The process that holds the lock at `path`, or held it last; empty if there was none."""
     try:
-        lock = open_lock(path, "run as root", flags=0)
+        lock = open_lock(path, "run as root", flags=os.O_RDWR)
     except (OSError, UserError):
         return ""
     try:
@@ -223,7 +223,7 @@ class DeviceClaims:
     def holder(self, number: DeviceNumber) -> str:
         """The other process that has claimed a device, if it is known, without claiming it."""
         try:
-            lock = open_lock(self._path(number), "run as root", flags=0)
+            lock = open_lock(self._path(number), "run as root", flags=os.O_RDWR)
         except (OSError, UserError):
             return ""
         try:

@@ -185,7 +185,7 @@ class DeviceStore:
     def is_served(self, name: str) -> bool:
         """Whether a server has locked the device."""
         try:
-            descriptor = open_lock(self.places.device(name) / _LOCK, _AS_OWNER, flags=0)
+            descriptor = open_lock(self.places.device(name) / _LOCK, _AS_OWNER, flags=os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:
