@@ -185,24 +185,29 @@ def _with_root(hint: str, arguments: Sequence[str]) -> str:
     """The hint, with the --root of the command line in the commands that it names."""
     roots = [value for word, value in pairwise(arguments) if word == "--root"]
     roots += [word.partition("=")[2] for word in arguments if word.startswith("--root=")]
-    if not roots or not roots[0] or "--root" in hint:
-        return hint
-    option = f" --root {shlex.quote(roots[0])}"
+    return with_root(hint, roots[0]) if roots and roots[0] else hint
+
+
+def with_root(text: str, root: str) -> str:
+    """A hint or a note, with --root in the commands that it names."""
+    if "--root" in text:
+        return text
+    option = f" --root {shlex.quote(root)}"
 
     def takes_root(command: str) -> bool:
         name = f"{command} ".split(" ")[1]
         return name in COMMAND_GROUPS["Operation"] and "--help" not in command and " or " not in command
 
-    if "`" in hint:
+    if "`" in text:
         return re.sub(
             rf"`({PROGRAM} [^`]+)`",
             lambda match: f"`{match[1]}{option}`" if takes_root(match[1]) else match[0],
-            hint,
+            text,
         )
     return re.sub(
         rf"(^|: )({PROGRAM} (?:'[^']*'|[^;:'])+)(?=;|$)",  # names in quotes may contain anything
         lambda match: match[0] + option if takes_root(match[2]) else match[0],
-        hint,
+        text,
     )
 
 

@@ -315,7 +315,7 @@ class Daemon:
         for outcome in self._keeper.undo():
             if outcome.state is OutcomeState.UNAPPLIED and not self._can_act_on(outcome.setting):
                 name = outcome.setting.knob.emulated_device
-                kept = replace(outcome, reason=f"kept until {name} is served: `slo-ctl device serve {name}`")
+                kept = replace(outcome, reason=f"kept until {name} is served: {self.places.to_serve(name)}")
                 log.warning("%s", outcome_line(kept), extra=journal_fields(kept))
                 waiting.append(kept)
             else:
@@ -362,7 +362,7 @@ class Daemon:
             notes += conflicts
             self._problems.guard(device.name, partial(device.observe, occupants, now_s))
             if device.sample is None and not self._emulated.may_be_served(device.name):
-                start = f"`slo-ctl device serve {device.name}` starts it"
+                start = f"{self.places.to_serve(device.name)} starts it"
                 self._problems.by_device[device.name] = f"not served; {start}"
                 if not occupants:
                     # As after `systemctl stop`: nobody misses it.
