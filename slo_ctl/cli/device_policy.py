@@ -14,7 +14,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.cli.completion import complete_device_or_disk
 from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import CGROUP_ROOT, JSON, ROOT, time_s_of
-from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.output import print_json, print_lines, warn_notes
 from slo_ctl.cli.vm_host import VmHost
 from slo_ctl.daemon.files import only_daemon
 from slo_ctl.model.setting import DEVICE_LEVERS, Knob, Outcome, OutcomeState, Setting
@@ -49,8 +49,7 @@ def _advise(
     managed = configured_numbers(host.config.devices, sys)
     vms = vms_on(number, host.inventory.vms, host.inventory.streams, host.slos.set_for, managed)
     needs = _needs_of_vms(host, vms, options)
-    for note in host.notes:
-        warn(f"slo-ctl: {note}")
+    warn_notes(host.notes)
     return advise_scheduler(facts, needs, found), vms
 
 
