@@ -60,7 +60,8 @@ def split_pairs(where: str, text: str) -> dict[str, str]:
         key, equals, value = word.partition("=")
         key = key.strip().casefold()
         if not equals or not key:
-            problem = f'"{word}" is not key=value' if word else "there is nothing between two commas"
+            nothing = "there is nothing between two commas" if text else "the value is empty"
+            problem = f'"{word}" is not key=value' if word else nothing
             raise UserError(f"{where}: {problem}", "write key=value,key=value; double a comma inside a value")
         if key in pairs:
             raise UserError(f"{where}: {key} is given twice", "give each key once")

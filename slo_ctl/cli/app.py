@@ -229,7 +229,7 @@ def _report_usage_error(error: Exception, arguments: Sequence[str]) -> int | Non
             return _report_error(message.partition(". Did")[0], hint)
     if path == PROGRAM and (option := _OPTIONS_OF_COMMANDS.get(_option_in(message))):
         return _report_error(message, f"write it after the command, such as: {PROGRAM} status {option}")
-    if hint := _argument_or_option_hint(path, message):
+    if hint := _argument_or_option_hint(path, message) or _hint_for_a_dash(path, message, arguments):
         return _report_error(message, hint)
     if context is not None and message.startswith(("Missing argument", "Missing option")):
         option = _quoted_in(message) if "option" in message else ""
@@ -257,6 +257,17 @@ def _argument_or_option_hint(path: str, message: str) -> str:
     if extra and path in (f"{PROGRAM} config check", f"{PROGRAM} config show") and "/" in extra[1]:
         return f"write --config {shlex.quote(extra[1])}"
     return ""
+
+
+def _hint_for_a_dash(path: str, message: str, arguments: Sequence[str]) -> str:
+    """How to write a name that begins with a hyphen, such as that of a VM, where it was taken for options."""
+    letter = _option_in(message)
+    words = [word for word in arguments if len(word) > 2 and word[0] == "-" != word[1] and word[:2] == letter]
+    if not words or not path.startswith((f"{PROGRAM} vm ", f"{PROGRAM} status", f"{PROGRAM} history")):
+        return ""
+    return (
+        f"if {words[0]} is a name, write it after all options and --: {path} ... -- {shlex.quote(words[0])}"
+    )
 
 
 def _example_with(examples: Sequence[str], option: str) -> str:

@@ -40,6 +40,7 @@ WRONG = [
     ("vm set", "such as: slo-ctl vm set db weight=3,min=500"),
     ("vm set web", "such as: slo-ctl vm set web weight=3,min=500"),
     ("vm set weight=3", "such as: slo-ctl vm set web weight=3"),
+    ("vm set -web weight=3", "write it after all options and --: slo-ctl vm set ... -- -web"),
     ("vm set web weight", "write weight=VALUE"),
     ("vm set web weight=", "write weight=3"),
     ("vm set web weight=abc", "write weight=3"),

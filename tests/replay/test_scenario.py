@@ -275,6 +275,7 @@ def test_bad_weights_are_refused(weight: str) -> None:
         ("name=db,workload=uniform,size=lots", "size=lots is not a size", "GiB"),
         ("name=db,,workload=uniform", "neither trace nor workload", "trace=FILE"),
         ("name=db,workload=uniform,", "nothing between two commas", "comma"),
+        ("", "the value is empty", "write key=value"),
         ("name=db,name=web,workload=uniform", "name is given twice", "once"),
         ("db", '"db" is not key=value', "key=value"),
     ],
