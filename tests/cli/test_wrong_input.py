@@ -130,6 +130,8 @@ WRONG = [
     ("device create ssd3 name=ssd4", "leave name= out for ssd3"),
     ("device add ssd0", "such as: slo-ctl device add ssd0 --namespace name=db,size=2GiB,weight=3"),
     ("device serve", "such as: slo-ctl device serve ssd0 --latency real"),
+    ("device show ssd0/web", "name its device: ssd0"),
+    ("device serve ssd0/web", "name its device: ssd0"),
     ("device show /dev/nosuch", "NVMe drive"),
     ("device write-cost --emulated nosuch", "known: mtron, samsung, sandisk; or KEY=VALUE,..."),
     ("device write-size --emulated samsun", "did you mean samsung?"),
