@@ -23,7 +23,7 @@ from slo_ctl.config.load import has_files, load
 from slo_ctl.config.settings import Config
 from slo_ctl.daemon.block_devices import BlockDevices
 from slo_ctl.daemon.controller import DaemonController, Published
-from slo_ctl.daemon.device import DeviceView, Problems, view_or_problem
+from slo_ctl.daemon.device import DeviceView, Problems, view_or_problem, with_applied_maximums
 from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims, daemon_of
 from slo_ctl.daemon.foreign import ForeignLimits, InnerGroups
 from slo_ctl.daemon.hooks import Hooks
@@ -489,7 +489,7 @@ class Daemon:
         self._hooks.add(changes)
 
     def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: EpochSlos) -> list[DeviceView]:
-        views = self._blocks.views(wanted, vms, slos.in_force, slos.own)
+        views = self._blocks.views(with_applied_maximums(wanted, self.outcomes), vms, slos.in_force, slos.own)
         for device in self._emulated.devices.values():
             make = partial(device.view, self._epoch_log.recent(device.name))
             views.append(view_or_problem(device.name, device.kind, make, self._problems))
