@@ -261,7 +261,8 @@ def serve(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Require TLS of NBD clients: directory of server-cert.pem, server-key.pem and ca-cert.pem.",
+            help="Require TLS of NBD clients: directory of server-cert.pem and server-key.pem; with "
+            "--tls-verify-peer also of ca-cert.pem.",
         ),
     ] = None,
     tls_verify_peer: Annotated[
