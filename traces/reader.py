@@ -172,6 +172,18 @@ class TraceReader:
         raise TraceError(self.path, f"no {self.format} request in the file{why}", hint=hint)
 
 
+_UTF_8 = "convert it to UTF-8: iconv -f UTF-16 -t UTF-8"
+_NO_TRACES = (
+    (0, b"PK\x03\x04", "a zip archive", "unpack it: unzip"),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it: 7z x"),
+    (257, b"ustar", "a tar archive", "unpack it: tar -xf"),
+    (0, b"BZh", "compressed with bzip2", "decompress it with bunzip2, or compress it with gzip, xz or zstd"),
+    (0, b"\xff\xfe", "text in UTF-16", _UTF_8),
+    (0, b"\xfe\xff", "text in UTF-16", _UTF_8),
+)
+"""Files in which a trace may be: offset and magic number, what has it, and what to do."""
+
+
 def open_trace(
     path: str | os.PathLike[str],
     format: str | None = None,  # noqa: A002 - the field's word, and the option's name
@@ -206,11 +218,12 @@ def open_trace(
     if not head.data and not files.paths[1:]:
         raise TraceError(first, "the file is empty", hint="choose another file")
     if row is None:
-        raise TraceError(
-            first,
-            "no known trace format",
-            hint=f"name it: --format FORMAT; known are {', '.join(FORMATS)}",
-        )
+        problem = "no known trace format"
+        hint = f"name it: --format FORMAT; known are {', '.join(FORMATS)}"
+        for offset, magic, what, remedy in _NO_TRACES:
+            if head.data[offset:].startswith(magic):
+                problem, hint = f"is {what}", remedy
+        raise TraceError(first, problem, hint=hint)
     return TraceReader(
         files,
         row,

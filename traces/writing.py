@@ -23,11 +23,14 @@ _RESERVE_BYTES = 256 << 10
 """Space for buffered data of a compressor, and for the footer: zstd has blocks of 128 KiB."""
 
 
+_OTHER_COMPRESSIONS = (".bz2", ".zip", ".7z", ".lz4", ".lzma", ".tgz")
+
+
 class TraceWriter:
     """Writes a trace in one of the writable formats; a context manager.
 
     The records go to a hidden file beside `path`, which is renamed to `path` when the `with` block ends
-    without an exception and removed otherwise. A name ending in .gz, .xz or .zst is compressed.
+    without an exception and removed otherwise. A name ending in .gz, .xz, .zst or .zstd is compressed.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class TraceWriter:
 
         `reserve`: space is allocated before each batch, so that a batch that does not fit on the disk fails
         before anything of it is written, and the trace can still be completed. Raises ValueError for a format
-        without a writer, TraceError for a file that exists.
+        without a writer, TraceError for a file that exists or has the suffix of another compression.
         """
         row = FORMATS.get(format_)
         if row is None or row.write is None:
@@ -54,6 +57,11 @@ class TraceWriter:
         self._reserve = reserve
         self._reserved_bytes = 0
         self._writer = row.write()
+        if self.path.suffix.lower() in _OTHER_COMPRESSIONS:
+            reason = f"{self.path.suffix} cannot be written"
+            raise TraceError(
+                self.path, reason, hint="name a file with .gz, .xz or .zst, or without any of them"
+            )
         if self.path.is_dir():
             raise TraceError(self.path, "is a directory", hint="name a file")
         if self.path.is_symlink() or (self.path.exists() and not self.path.is_file()):
@@ -128,13 +136,13 @@ class TraceWriter:
 
 
 def _compressed(file: BinaryIO, suffix: str) -> contextlib.AbstractContextManager[BinaryIO]:
-    match suffix:
+    match suffix.lower():
         case ".gz":
             # No time and name in the header, so that the same trace gives the same bytes.
             return cast("BinaryIO", gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0))
         case ".xz":
             return cast("BinaryIO", lzma.LZMAFile(file, "wb"))
-        case ".zst":
+        case ".zst" | ".zstd":
             import zstandard
 
             stream: BinaryIO = zstandard.ZstdCompressor().stream_writer(file, closefd=False)

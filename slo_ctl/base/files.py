@@ -73,14 +73,14 @@ def hint_for(error: OSError, otherwise: str) -> str:
     return otherwise
 
 
-def open_lock(path: Path, hint: str, flags: int = os.O_CREAT, mode: int = 0o600) -> int:
+def open_lock(path: Path, hint: str, flags: int = os.O_RDWR | os.O_CREAT, mode: int = 0o600) -> int:
     """The descriptor of a lock file.
 
     Raises FileNotFoundError when it or its directory is missing, and UserError for other failures, such as
     a path that is not a regular file.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | flags, mode)
+        descriptor = os.open(path, os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | flags, mode)
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -60,7 +60,8 @@ def split_pairs(where: str, text: str) -> dict[str, str]:
         key, equals, value = word.partition("=")
         key = key.strip().casefold()
         if not equals or not key:
-            problem = f'"{word}" is not key=value' if word else "there is nothing between two commas"
+            nothing = "there is nothing between two commas" if text else "the value is empty"
+            problem = f'"{word}" is not key=value' if word else nothing
             raise UserError(f"{where}: {problem}", "write key=value,key=value; double a comma inside a value")
         if key in pairs:
             raise UserError(f"{where}: {key} is given twice", "give each key once")
@@ -123,9 +124,14 @@ class Fields:
         """A time with its unit, in seconds, more than 0."""
         return self._bounded(key, parse_time_s, 0, None)
 
-    def number(self, key: str, above: float | None = None, least: float | None = None) -> float | None:
-        """A finite number more than `above`, or at least `least`."""
-        return self._bounded(key, parse_number, above, least)
+    def number(
+        self, key: str, above: float | None = None, least: float | None = None, most: float | None = None
+    ) -> float | None:
+        """A finite number more than `above`, or at least `least`; and at most `most`."""
+        value = self._bounded(key, parse_number, above, least)
+        if value is not None and most is not None and value > most:
+            self.fail(key, f"is more than {most:,.0f}", f"write {key}={most:.0f} or less")
+        return value
 
     def count(self, key: str, least: int = 1, most: int | None = None) -> int | None:
         """A whole number from `least` to `most`."""

@@ -185,24 +185,29 @@ def _with_root(hint: str, arguments: Sequence[str]) -> str:
     """The hint, with the --root of the command line in the commands that it names."""
     roots = [value for word, value in pairwise(arguments) if word == "--root"]
     roots += [word.partition("=")[2] for word in arguments if word.startswith("--root=")]
-    if not roots or not roots[0] or "--root" in hint:
-        return hint
-    option = f" --root {shlex.quote(roots[0])}"
+    return with_root(hint, roots[0]) if roots and roots[0] else hint
+
+
+def with_root(text: str, root: str) -> str:
+    """A hint or a note, with --root in the commands that it names."""
+    if "--root" in text:
+        return text
+    option = f" --root {shlex.quote(root)}"
 
     def takes_root(command: str) -> bool:
         name = f"{command} ".split(" ")[1]
         return name in COMMAND_GROUPS["Operation"] and "--help" not in command and " or " not in command
 
-    if "`" in hint:
+    if "`" in text:
         return re.sub(
             rf"`({PROGRAM} [^`]+)`",
             lambda match: f"`{match[1]}{option}`" if takes_root(match[1]) else match[0],
-            hint,
+            text,
         )
     return re.sub(
         rf"(^|: )({PROGRAM} (?:'[^']*'|[^;:'])+)(?=;|$)",  # names in quotes may contain anything
         lambda match: match[0] + option if takes_root(match[2]) else match[0],
-        hint,
+        text,
     )
 
 
@@ -224,7 +229,7 @@ def _report_usage_error(error: Exception, arguments: Sequence[str]) -> int | Non
             return _report_error(message.partition(". Did")[0], hint)
     if path == PROGRAM and (option := _OPTIONS_OF_COMMANDS.get(_option_in(message))):
         return _report_error(message, f"write it after the command, such as: {PROGRAM} status {option}")
-    if hint := _argument_or_option_hint(path, message):
+    if hint := _argument_or_option_hint(path, message) or _hint_for_a_dash(path, message, arguments):
         return _report_error(message, hint)
     if context is not None and message.startswith(("Missing argument", "Missing option")):
         option = _quoted_in(message) if "option" in message else ""
@@ -252,6 +257,17 @@ def _argument_or_option_hint(path: str, message: str) -> str:
     if extra and path in (f"{PROGRAM} config check", f"{PROGRAM} config show") and "/" in extra[1]:
         return f"write --config {shlex.quote(extra[1])}"
     return ""
+
+
+def _hint_for_a_dash(path: str, message: str, arguments: Sequence[str]) -> str:
+    """How to write a name that begins with a hyphen, such as that of a VM, where it was taken for options."""
+    letter = _option_in(message)
+    words = [word for word in arguments if len(word) > 2 and word[0] == "-" != word[1] and word[:2] == letter]
+    if not words or not path.startswith((f"{PROGRAM} vm ", f"{PROGRAM} status", f"{PROGRAM} history")):
+        return ""
+    return (
+        f"if {words[0]} is a name, write it after all options and --: {path} ... -- {shlex.quote(words[0])}"
+    )
 
 
 def _example_with(examples: Sequence[str], option: str) -> str:

@@ -143,16 +143,19 @@ def list_(root: ROOT = None, json_: JSON = False) -> None:
     with ThreadPoolExecutor(max_workers=_LISTED_AT_ONCE) as threads:
         found = list(threads.map(status_or_error, names))
     statuses = [each for each in found if not isinstance(each, UserError)]
-    for each in found:
-        if isinstance(each, UserError):
-            warn(f"slo-ctl: {each}")
+    errors = [each for each in found if isinstance(each, UserError)]
+    for error in errors:
+        warn(f"slo-ctl: {error}")
     if json_:
         keys = ("name", "emulated", "served", "problem", "spec", "size_bytes", "folder")
         listed = [
-            {key: plain[key] for key in keys} | {"namespaces": [each["name"] for each in plain["namespaces"]]}
+            {key: plain[key] for key in keys}
+            | {"allocated_bytes": sum(each["allocated_bytes"] for each in plain["namespaces"])}
+            | {"namespaces": [each["name"] for each in plain["namespaces"]]}
             for plain in (status.plain() for status in statuses)
         ]
-        print_json({"devices": listed})
+        unreadable = [{"message": error.message, "hint": error.hint or None} for error in errors]
+        print_json({"devices": listed, "errors": unreadable})
         return
     from slo_ctl.show.drives import print_devices
 
@@ -258,7 +261,8 @@ def serve(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Require TLS of NBD clients: directory of server-cert.pem, server-key.pem and ca-cert.pem.",
+            help="Require TLS of NBD clients: directory of server-cert.pem and server-key.pem; with "
+            "--tls-verify-peer also of ca-cert.pem.",
         ),
     ] = None,
     tls_verify_peer: Annotated[

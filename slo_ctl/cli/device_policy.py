@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,9 +14,10 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.cli.completion import complete_device_or_disk
 from slo_ctl.cli.exit_status import EXIT_FAILURE
 from slo_ctl.cli.options import CGROUP_ROOT, JSON, ROOT, time_s_of
-from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.output import print_json, print_lines, warn_notes
 from slo_ctl.cli.vm_host import VmHost
-from slo_ctl.daemon.files import only_daemon
+from slo_ctl.daemon.files import DeviceClaims, only_daemon
+from slo_ctl.model.host import DeviceNumber, parse_device_number
 from slo_ctl.model.setting import DEVICE_LEVERS, Knob, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import MIN_P99_US
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from slo_ctl.decide.scheduler_parameters import Choice
     from slo_ctl.profile.store import Found, SchedulerAdvice
 
+_CLAIMS = Path("/run/slo-ctl")
+"""Directory of the locks of block devices, which all daemons share."""
 _NeedOptions = tuple[str | None, bool | None]
 """Values of --p99 and --weights."""
 
@@ -49,8 +52,7 @@ def _advise(
     managed = configured_numbers(host.config.devices, sys)
     vms = vms_on(number, host.inventory.vms, host.inventory.streams, host.slos.set_for, managed)
     needs = _needs_of_vms(host, vms, options)
-    for note in host.notes:
-        warn(f"slo-ctl: {note}")
+    warn_notes(host.notes)
     return advise_scheduler(facts, needs, found), vms
 
 
@@ -127,7 +129,13 @@ def policy(
         return
     if undo:
         name = Path(device).resolve().name if "/" in device else device
-        _report_outcomes(_block_settings(host, name, sys, cgroup_root).undo(), json_)
+        from slo_ctl.profile.identity import named_device
+
+        try:
+            number = named_device(device, sys)
+        except UserError:
+            number = None  # it is gone
+        _report_outcomes(_block_settings(host, name, sys, cgroup_root, number).undo(), json_)
         return
     advice, vms = _advise(host, device, sys, cgroup_root, (p99, weights), strictly=apply)
     if not apply:
@@ -136,7 +144,8 @@ def policy(
         else:
             _print_advice(advice, vms, explain)
         return
-    settings = _block_settings(host, advice.facts.name, sys, cgroup_root)
+    number = parse_device_number(advice.facts.number)
+    settings = _block_settings(host, advice.facts.name, sys, cgroup_root, number)
     outcomes = settings.apply(advice.settings, advice.choice.scheduler, dry_run)
     if not json_:
         _print_advice(advice, vms, explain)
@@ -146,8 +155,10 @@ def policy(
 class _DeviceSettings:
     """Settings of one device, which are set while no daemon runs."""
 
-    def __init__(self, host: VmHost, name: str, table: str, actuator: Actuator[Any]) -> None:
-        """`table`: a line that is in the configuration's table of the device."""
+    def __init__(
+        self, host: VmHost, name: str, table: str, actuator: Actuator[Any], number: DeviceNumber | None = None
+    ) -> None:
+        """`table`: a line that is in the configuration's table of the device; `number`: of a block device."""
         from slo_ctl.act.journal import Journal
         from slo_ctl.act.keeper import SettingKeeper
 
@@ -155,11 +166,13 @@ class _DeviceSettings:
         self._lock = host.places.lock
         self._name = name
         self._table = table
+        self._number = number
 
     def apply(self, settings: Sequence[Setting], scheduler: str, dry_run: bool) -> list[Outcome]:
         """Apply the settings; earlier ones that are no longer wanted are restored.
 
-        Raises UserError if a daemon runs, with how that sets the scheduler.
+        Raises UserError if a daemon runs, with how that sets the scheduler, or one with another directory
+        has the device.
         """
         if dry_run:
             return self._keeper.plan(settings, self._is_own)
@@ -174,21 +187,30 @@ class _DeviceSettings:
     def _is_own(self, knob: Knob) -> bool:
         return knob.lever in DEVICE_LEVERS and knob.place == self._name
 
-    def _without_daemon(self, scheduler: str) -> AbstractContextManager[object]:
+    @contextmanager
+    def _without_daemon(self, scheduler: str) -> Iterator[None]:
         hint = (
             f'the daemon sets it: write scheduler = "{scheduler}" in the [[device]] with {self._table} in '
             "slo-ctl.toml, then `slo-ctl config reload`"
         )
-        return only_daemon(self._lock, hint)
+        with only_daemon(self._lock, hint):
+            if self._number is not None and (holder := DeviceClaims(_CLAIMS).holder(self._number)):
+                raise UserError(
+                    f"{self._name} is managed by a daemon with another directory ({holder})",
+                    "stop it, or set the scheduler in its slo-ctl.toml: it would set its own choice again",
+                )
+            yield
 
 
-def _block_settings(host: VmHost, name: str, sys: Path, cgroup_root: Path | None) -> _DeviceSettings:
+def _block_settings(
+    host: VmHost, name: str, sys: Path, cgroup_root: Path | None, number: DeviceNumber | None
+) -> _DeviceSettings:
     from slo_ctl.act.queue import BlockQueueActuator
     from slo_ctl.profile.identity import has_io_cost
 
     root = cgroup_root or host.config.cgroup.root
     actuator = BlockQueueActuator(sys, root if has_io_cost(root) else None)
-    return _DeviceSettings(host, name, f'path = "/dev/{name}"', actuator)
+    return _DeviceSettings(host, name, f'path = "/dev/{name}"', actuator, number)
 
 
 def _emulated_settings(host: VmHost, name: str) -> _DeviceSettings:

@@ -214,6 +214,7 @@ def report(
         check_html("--output", output)
         require_package("jinja2")
     host_report = _report(root, list(dict.fromkeys(vm or [])), (begin, end), limit, until is None)
+    from slo_ctl.cli.app import with_root
     from slo_ctl.show.history_summary import report_json, report_lines
     from slo_ctl.show.terminal import print_line
 
@@ -226,7 +227,7 @@ def report(
         return
     console = stdout_console()
     for line in report_lines(host_report):
-        print_line(console, line)
+        print_line(console, with_root(line, str(root)) if root is not None else line)
     if output is not None:
         print_lines(f"report: {output}")
 

@@ -37,7 +37,10 @@ ROOT = Annotated[
 CONFIG = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="DIR", help="Directory of slo-ctl.toml and conf.d/. [default: /etc/slo-ctl]"
+        "--config",
+        metavar="DIR",
+        help="Directory of slo-ctl.toml and conf.d/. [default: that of --root, else /etc/slo-ctl for root "
+        "and ~/.config/slo-ctl for other users]",
     ),
 ]
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -64,7 +67,7 @@ CONNECT = Annotated[
 CGROUP_ROOT = Annotated[
     Path | None,
     typer.Option(
-        "--cgroup-root", metavar="DIR", help="Mount point of the cgroup hierarchy. [default: /sys/fs/cgroup]"
+        "--cgroup-root", metavar="DIR", help="Mount point of the cgroup hierarchy. [default: as configured]"
     ),
 ]
 VM = Annotated[

@@ -255,6 +255,7 @@ def profile(
     requests = _requests_of_targets(request, node or [], allow_write or [])
     if mpi and node:
         raise UserError("--mpi and --node exclude each other", "every rank measures its own TARGET")
+    store.check_writable()
 
     def print_outcome(outcome: Measured[Profile]) -> None:
         _warn_excluded_nodes(outcome.record, quiet)

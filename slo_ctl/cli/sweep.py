@@ -79,16 +79,13 @@ def command(
     slo-ctl sweep web.toml db.toml --policy proportional,min_waf --vms 1..8 --out kinds.csv
     slo-ctl sweep web.toml --dask tcp://10.0.0.1:8786 --seeds 9 --out web.csv
     """
-    from slo_ctl.decide.policies import policy_entry
+    from slo_ctl.replay.scenario_build import policy_named
     from slo_ctl.replay.sweep import SweepPoint, capacities, notes_about, scenario_at, sweep
 
     bases = _read_scenarios(scenarios)
     policies = _values("--policy", policy)
     for name in policies:
-        try:
-            policy_entry(name)
-        except ValueError as error:
-            raise UserError(f"--policy: {name} is not known", str(error)) from None
+        policy_named("--policy", name)
     if out.suffix == ".parquet":
         require_package("polars")
     elif out.suffix != ".csv":

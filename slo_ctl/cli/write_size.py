@@ -111,6 +111,7 @@ def write_size(
             found = stored_record(store, str(target), sources, "no stored result for", "write-size")
             _print_finding(found.record, False, found, plot, json_)
             return
+        store.check_writable()
     low, high = _size_range(sizes)
     request = Request(
         target=emulated if emulated is not None else str(target),

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, fields, replace
 from slo_ctl.base.errors import ObserveGone
 from slo_ctl.base.numbers import sum_known
 from slo_ctl.decide.gc_model import gc_time_us
+from slo_ctl.decide.levers import Wanted
 from slo_ctl.decide.verdict import Delivered
 from slo_ctl.model.sample import DeviceSample, FlashTiming, VmSample
+from slo_ctl.model.setting import Outcome, OutcomeState
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import DeviceStatus
 
@@ -156,6 +158,22 @@ class MeasuredCapacity:
             self.iops = max(iops, (self.iops or 0.0) * (1.0 - _DECAY_PER_EPOCH))
         elif self.iops is not None:
             self.iops = max(self.iops, iops)
+
+
+def with_applied_maximums(wanted: Wanted, outcomes: Iterable[Outcome]) -> Wanted:
+    """`wanted` without the maximums of VMs with a limit on IOPS that could not be applied.
+
+    Their rate says nothing about the effect of the limit, also in the window after it is applied.
+    """
+    failed = {
+        outcome.setting.vm
+        for outcome in outcomes
+        if outcome.state is OutcomeState.UNAPPLIED and outcome.setting.knob.name.endswith("_iops")
+    }
+    if not failed:
+        return wanted
+    slack = {key: value for key, value in wanted.maximum_slack.items() if key[0] not in failed}
+    return replace(wanted, maximum_slack=slack)
 
 
 class WindowedMaximums:

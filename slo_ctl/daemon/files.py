@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class DaemonPlaces:
             run = Path(runtime) / "slo-ctl" if runtime else devices.run
         self.config = usual_config if config is None else config.absolute()
         self.state, self.run, self.devices = devices.state, run, devices
+        self._root_option = "" if root is None else f" --root {shlex.quote(str(root.absolute()))}"
 
     @classmethod
     def in_use(cls, root: Path | None = None, config: Path | None = None) -> DaemonPlaces:
@@ -63,6 +65,10 @@ class DaemonPlaces:
             ):
                 return of_system
         return own
+
+    def to_serve(self, device: str) -> str:
+        """The command that serves an emulated device, for messages."""
+        return f"`slo-ctl device serve {device}{self._root_option}`"
 
     @property
     def slos(self) -> Path:
@@ -125,7 +131,7 @@ def _locked_by_other(lock: int) -> str:
 def daemon_of(path: Path) -> str:
     """The process that holds the lock at `path`, or held it last; empty if there was none."""
     try:
-        lock = open_lock(path, "run as root", flags=0)
+        lock = open_lock(path, "run as root", flags=os.O_RDWR)
     except (OSError, UserError):
         return ""
     try:
@@ -223,7 +229,7 @@ class DeviceClaims:
     def holder(self, number: DeviceNumber) -> str:
         """The other process that has claimed a device, if it is known, without claiming it."""
         try:
-            lock = open_lock(self._path(number), "run as root", flags=0)
+            lock = open_lock(self._path(number), "run as root", flags=os.O_RDWR)
         except (OSError, UserError):
             return ""
         try:

@@ -23,7 +23,7 @@ from slo_ctl.config.load import has_files, load
 from slo_ctl.config.settings import Config
 from slo_ctl.daemon.block_devices import BlockDevices
 from slo_ctl.daemon.controller import DaemonController, Published
-from slo_ctl.daemon.device import DeviceView, Problems
+from slo_ctl.daemon.device import DeviceView, Problems, with_applied_maximums
 from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims, daemon_of
 from slo_ctl.daemon.foreign import ForeignLimits, InnerGroups
 from slo_ctl.daemon.hooks import Hooks
@@ -315,7 +315,7 @@ class Daemon:
         for outcome in self._keeper.undo():
             if outcome.state is OutcomeState.UNAPPLIED and not self._can_act_on(outcome.setting):
                 name = outcome.setting.knob.emulated_device
-                kept = replace(outcome, reason=f"kept until {name} is served: `slo-ctl device serve {name}`")
+                kept = replace(outcome, reason=f"kept until {name} is served: {self.places.to_serve(name)}")
                 log.warning("%s", outcome_line(kept), extra=journal_fields(kept))
                 waiting.append(kept)
             else:
@@ -363,7 +363,7 @@ class Daemon:
             with self._problems.guard(device.name):
                 device.observe(occupants, now_s)
             if device.sample is None and not self._emulated.may_be_served(device.name):
-                start = f"`slo-ctl device serve {device.name}` starts it"
+                start = f"{self.places.to_serve(device.name)} starts it"
                 if occupants:
                     self._problems.by_device[device.name] = f"not served; {start}"
                 else:  # as after `systemctl stop`
@@ -485,7 +485,7 @@ class Daemon:
         self._hooks.add(changes)
 
     def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: EpochSlos) -> list[DeviceView]:
-        views = self._blocks.views(wanted, vms, slos.in_force, slos.own)
+        views = self._blocks.views(with_applied_maximums(wanted, self.outcomes), vms, slos.in_force, slos.own)
         for device in self._emulated.devices.values():
             view = DeviceView(device.name, device.kind, backend="", policy="", window_s=0.0)
             with self._problems.guard(device.name):

@@ -88,8 +88,8 @@ class DeviceSpec:
         page, block = self.page_bytes, self.block_bytes
         if page is not None and block is not None and (block < page or block % page):
             raise UserError(
-                f"device: a block of {format_bytes_exact(block)} is not a whole number of pages "
-                f"of {format_bytes_exact(page)}",
+                f"device: a block of {_size_text(block)} is not a whole number of pages "
+                f"of {_size_text(page)}",
                 "make block= a multiple of page=",
             )
 
@@ -128,20 +128,23 @@ def _yes_or_no(value: bool) -> str:
     return "yes" if value else "no"
 
 
+_MOST_PLANES, _MOST_MAP_ENTRIES, _MOST_US = 2**16, 2**32, 1e9
+"""The core has numbers of a fixed size."""
 _KEYS: dict[str, tuple[str, Callable[[Fields, str], Any], Callable[[Any], str]]] = {
     "preset": ("preset", lambda fields, key: fields.choice(key, PRESET_NAMES), str),
     "size": ("size_bytes", Fields.size, format_bytes_exact),
     "op": ("op", _op, _percent),
     "page": ("page_bytes", Fields.size, format_bytes_exact),
     "block": ("block_bytes", Fields.size, format_bytes_exact),
-    **{key: (key, Fields.count, str) for key in ("channels", "dies", "planes", "cluster")},
-    "cmt": ("cached_entries", Fields.count, str),
+    **{key: (key, Fields.count, str) for key in ("channels", "dies", "cluster")},
+    "planes": ("planes", lambda fields, key: fields.count(key, most=_MOST_PLANES), str),
+    "cmt": ("cached_entries", lambda fields, key: fields.count(key, most=_MOST_MAP_ENTRIES), str),
     **{
-        key: (key, lambda fields, key: fields.number(key, above=0), format_number)
+        key: (key, lambda fields, key: fields.number(key, above=0, most=_MOST_US), format_number)
         for key in ("read_us", "program_us", "erase_us")
     },
     **{
-        key: (key, lambda fields, key: fields.number(key, least=0), format_number)
+        key: (key, lambda fields, key: fields.number(key, least=0, most=_MOST_US), format_number)
         for key in ("transfer_us", "suspend_us")
     },
     "copyback": ("copyback", Fields.flag, _yes_or_no),
@@ -348,7 +351,9 @@ def _divide_ops(
         required, pages = minimum * len(sizes), sum(logical_pages)
         op = math.ceil(1000 * required * block_pages / pages) / 10
         size = math.ceil(required * block_pages * page_bytes / spec.op / _MIB) * _MIB
-        larger = f"make the device at least {format_bytes_exact(size)} large"
+        leave_space = pages + len(sizes) < spec.size_bytes // page_bytes
+        what = f"the {noun}s together" if leave_space else "the device"
+        larger = f"make {what} at least {format_bytes_exact(size)} large"
         raise UserError(
             f"device: op={100 * spec.op:.4g}% gives {total} over-provisioning blocks; {len(sizes)} {noun}"
             f"{'s' if len(sizes) > 1 else ''} on {dies} dies need at least {required}",
@@ -371,6 +376,7 @@ _HINTS = {
     "page_bytes": "such as page=4KiB",
     "pages_per_block": "such as block=512KiB, at least four times page=",
     "cached_entries": "omit cmt=, or write mapping=dftl",
+    "victim, separate_gc_frontier": "omit victim= and frontier=, or write mapping=page",
 }
 """Hints by the name of the parameter that the core refuses."""
 

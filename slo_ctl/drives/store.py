@@ -75,6 +75,9 @@ class DeviceStore:
 
     def load(self, name: str) -> DeviceRecord:
         """Record of a device with its present namespaces. Raises UserError when it does not exist."""
+        device, _, namespace = name.partition("/")
+        if is_name(device) and is_name(namespace):
+            raise UserError(f"{name} is a namespace, not a device", f"name its device: {device}")
         check_name("device", name)
         folder = self.places.device(name)
         try:
@@ -185,7 +188,7 @@ class DeviceStore:
     def is_served(self, name: str) -> bool:
         """Whether a server has locked the device."""
         try:
-            descriptor = open_lock(self.places.device(name) / _LOCK, _AS_OWNER, flags=0)
+            descriptor = open_lock(self.places.device(name) / _LOCK, _AS_OWNER, flags=os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:

@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import Field
 
 from slo_ctl.base.clock import now_text
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import hint_for
 from slo_ctl.base.json_store import JsonStore, StrictModel
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.decide.profile_fit import Analysis, Fit, analyse
@@ -97,6 +99,18 @@ class RecordStore(Generic[R]):
         self._model = model
         self._noun = noun
         self._span_option = span_option
+
+    def check_writable(self) -> None:
+        """Raise UserError when no record can be saved; called before a long run."""
+        existing = next(folder for folder in (self.folder, *self.folder.parents) if folder.exists())
+        try:
+            with TemporaryFile(dir=existing):
+                pass
+        except OSError as error:
+            raise UserError(
+                f"the {self._noun} cannot be stored: {existing}: {error.strerror}",
+                hint_for(error, "run as its owner, or use another directory with --root DIR"),
+            ) from None
 
     def begin(self, empty: R, fresh: bool, progress: ProgressSink) -> R | None:
         """The stored record to continue; None to start with `empty`.

@@ -128,7 +128,7 @@ def _scenario(text: ScenarioText) -> Scenario:
         device=device,
         vms=vms,
         events=tuple(_event(text.fields(where, values), vms, duration) for where, values in text.events),
-        policy=_policy(*text.settings.get("policy", ("", DEFAULT_POLICY))),
+        policy=policy_named(*text.settings.get("policy", ("", DEFAULT_POLICY))),
         compare=_compare(text),
         duration=duration,
         timing=TimingModel(_name(text, "timing", "full", tuple(TimingModel))),
@@ -348,10 +348,11 @@ def _name(text: ScenarioText, key: str, default: str, known: Sequence[str]) -> s
 def _compare(text: ScenarioText) -> tuple[str, ...]:
     where, value = text.settings.get("compare", ("", ""))
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
-    return tuple(_policy(where, name) for name in names)
+    return tuple(policy_named(where, name) for name in names)
 
 
-def _policy(where: str, name: str) -> str:
+def policy_named(where: str, name: str) -> str:
+    """The name of an OPS policy. Raises UserError if there is none."""
     try:
         policy_entry(name)
     except ValueError:

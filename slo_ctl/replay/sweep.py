@@ -208,8 +208,10 @@ def _read_lines(path: Path) -> list[Row]:
             if tuple(reader.fieldnames or ()) != COLUMNS:
                 raise UserError(f"--out: {path} is not the file of a sweep", "use a new file")
             return [row for values in reader if (row := _row(values)) is not None]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--out: {path} cannot be read: {error}", "use another file") from None
+    except UnicodeDecodeError:
+        raise UserError(f"--out: {path} is not the file of a sweep", "use a new file") from None
+    except OSError as error:
+        raise UserError(f"--out: {path} cannot be read: {error.strerror}", "use another file") from None
 
 
 def _row(values: Mapping[str, str | None]) -> Row | None:

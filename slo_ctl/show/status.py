@@ -307,6 +307,9 @@ def outcome_table(outcomes: Sequence[Outcome], width: int | None) -> Table:
 
 def _change_text(outcome: Outcome) -> str:
     """`100 -> 300`."""
+    if outcome.state is OutcomeState.UNAPPLIED and outcome.before is outcome.after is None:
+        # It could not be read, or not be written: it may well have a value.
+        return f"unknown -> {setting_value(outcome.setting.value)}"
     before, wanted = change_of(outcome.before, outcome.setting.value)
     texts = setting_value(before), setting_value(wanted)
     numbers_differ = isinstance(before, int | float) and isinstance(wanted, int | float) and before != wanted

@@ -125,7 +125,9 @@ class HelpScreen(ModalScreen[None]):
         yield Static(HELP, markup=False)
 
     def on_key(self) -> None:
-        self.dismiss()
+        # A second key may come before the screen is gone.
+        if self.is_current:
+            self.dismiss()
 
 
 class TopApp(App[None]):

@@ -325,6 +325,21 @@ def test_help_reads_the_same_with_every_release_of_typer_and_click(
     assert capsys.readouterr().out.startswith("Usage: slo-ctl status [OPTIONS] [VM]...\n")
 
 
+@pytest.mark.parametrize(
+    ("commands", "text"),
+    [
+        (("config check", "config show", "daemon"), "conf.d/. [default: that of --root, else"),
+        (("doctor", "vm list", "device policy"), "cgroup hierarchy. [default: as configured]"),
+    ],
+)
+def test_defaults_that_depend_on_the_root_are_not_those_without_it(
+    commands: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in commands:
+        run(*command.split(), "--help")
+        assert text in " ".join(capsys.readouterr().out.split())
+
+
 def test_invalid_option_value_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("completion", "powershell") == 2
     output = capsys.readouterr().err.splitlines()[0]

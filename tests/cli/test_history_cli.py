@@ -267,8 +267,8 @@ def test_report_summarizes_the_file(
         ),
         "db on ssd0: SLO met in 100.0% of 60 epochs (ok 100.0%); never missed",
         (
-            "recommended: lower the SLO of web or of another VM on ssd0 with `slo-ctl vm set`, or move a VM "
-            "to another device"
+            "recommended: lower the SLO of web or of another VM on ssd0 with "
+            f"`slo-ctl vm set --root {tmp_path}`, or move a VM to another device"
         ),
     ]
 

@@ -94,6 +94,7 @@ def test_undo_without_the_server_of_a_device_exits_with_4(
     assert app.run(["apply", "--undo", "--root", str(tmp_path)]) == 4
     shown = capsys.readouterr()
     assert "kept until ssd0 is served" in " ".join(shown.out.split())
+    assert "unknown -> 1" in shown.out, "it was `unset`"
     problem, hint = shown.err.splitlines()[-2:]
     assert problem == "slo-ctl: 1 setting not restored, as not served: device ssd0"
     assert f"`slo-ctl device serve ssd0 --root {tmp_path}`" in hint

@@ -168,7 +168,7 @@ def test_each_scenario_has_its_own_answer(scenario: Path, capsys: pytest.Capture
     ("words", "reason"),
     [
         (("--vms", "0"), "--vms: 0 is not a list of counts"),
-        (("--policy", "nosuch"), "--policy: nosuch is not known"),
+        (("--policy", "nosuch"), "--policy: nosuch is not known\nhint: known: algorithm1, min_waf, "),
         (("--op", "7%,,"), "--op: 7%,, has an empty part"),
         (("--op", "0%"), "--op: op=0% is not more than 0"),
         (("--op", "7%", "--drive", "op=15%"), "--drive op=15% and --op are two values of op"),
@@ -198,6 +198,9 @@ def test_unrelated_output_file_is_kept(scenario: Path, capsys: pytest.CaptureFix
     assert run(str(scenario), "--out", str(other)) == 2
     assert "is not the file of a sweep" in capsys.readouterr().err
     assert other.read_text() == SCENARIO
+    other.write_bytes(b"\xff\xfe")
+    assert run(str(scenario), "--out", str(other)) == 2
+    assert "is not the file of a sweep" in capsys.readouterr().err
     assert run(str(scenario), "--out", str(scenario)) == 2
     assert "does not end in .csv or .parquet" in capsys.readouterr().err
 

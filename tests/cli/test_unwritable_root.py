@@ -20,14 +20,20 @@ COMMANDS = [
     ["apply"],
     ["vm", "set", "web", "weight=3", "--force"],
     ["device", "create", "ssd0", *DEVICE],
+    ["device", "profile", "/srv/missing"],
+    ["device", "write-size", "/srv/missing"],
 ]
+
+
+def make_read_only(root: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", root], check=True)
 
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
     with tmpfs(tmp_path / "root") as root:
         (root / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n')
-        subprocess.run(["mount", "-o", "remount,ro", root], check=True)
+        make_read_only(root)
         yield root
 
 
@@ -41,6 +47,21 @@ def test_a_read_only_directory_is_named_as_the_cause_also_to_root(
     assert str(read_only) in error
     assert error.endswith("Read-only file system")
     assert hint == "hint: mount that file system for writing, or use another directory with --root DIR"
+
+
+def test_devices_in_a_read_only_directory_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether they are served was asked with a lock for writing."""
+    with tmpfs(tmp_path / "root") as root:
+        assert app.run(["device", "create", "ssd0", *DEVICE, "--root", str(root)]) == 0
+        make_read_only(root)
+        capsys.readouterr()
+        for command in (["device", "list"], ["device", "show", "ssd0"]):
+            assert app.run([*command, "--root", str(root)]) == 0
+            out, err = capsys.readouterr()
+            assert "ssd0" in out
+            assert not err
 
 
 @pytest.mark.parametrize("user", [0, 1000])

@@ -11,9 +11,11 @@ from slo_ctl.config.settings import Config, DaemonConfig
 from slo_ctl.daemon import block_devices as module
 from slo_ctl.daemon.block import ManagedBlock
 from slo_ctl.daemon.block_devices import BlockDevices
-from slo_ctl.daemon.device import Problems, WindowedMaximums
+from slo_ctl.daemon.device import Problems, WindowedMaximums, with_applied_maximums
 from slo_ctl.daemon.settings import ConfiguredBlock
+from slo_ctl.decide.levers import Wanted
 from slo_ctl.drives.places import places
+from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import Slo
 from slo_ctl.observe.streams import Inventory
 
@@ -98,3 +100,17 @@ def test_highest_maximum_of_a_window_is_known_once_there_was_one_for_all_of_it()
     assert highest_after(33.0, web=50.0) == 200.0
     assert highest_after(34.0) is None
     assert highest_after(35.0, web=50.0) is None, "begins anew"
+
+
+def test_a_limit_has_a_window_to_take_effect_after_it_could_not_be_applied() -> None:
+    """With a full disk no limit was set; when there was space again, they were set but had no effect."""
+    wanted = Wanted(maximum_slack={("web", "fast"): 20.0, ("db", "fast"): 0.0})
+    limit = Setting(Knob(Lever.CGROUP_LIMIT, "/slo/web", "read_iops", "7:0"), 100.0, "web", "its maximum")
+    failed = Outcome(limit, OutcomeState.UNAPPLIED, None, None, "No space left on device")
+    assert with_applied_maximums(wanted, [failed]).maximum_slack == {("db", "fast"): 0.0}
+    weight = dataclasses.replace(limit, knob=dataclasses.replace(limit.knob, name="weight"))
+    others = [
+        dataclasses.replace(failed, state=OutcomeState.APPLIED),
+        dataclasses.replace(failed, setting=weight),
+    ]
+    assert with_applied_maximums(wanted, others) is wanted

@@ -442,7 +442,7 @@ def test_undo_tells_of_what_waits_for_a_server_and_forgets_deleted_devices(tmp_p
     restored, (outcome,) = daemon.undo()
     assert restored == []
     assert (outcome.setting.knob, outcome.state) == (kept, OutcomeState.UNAPPLIED)
-    assert outcome.reason == "kept until ssd0 is served: `slo-ctl device serve ssd0`"
+    assert outcome.reason == f"kept until ssd0 is served: `slo-ctl device serve ssd0 --root {tmp_path}`"
     assert list(Journal(tmp_path / "journal.json").originals()) == [kept]
 
 

@@ -54,6 +54,7 @@ def test_device_commands_print_json(root: Path, capsys: pytest.CaptureFixture[st
     assert output["format_version"] == 1
     (only,) = output["devices"]
     assert (only["name"], only["emulated"], only["served"]) == ("ssd0", True, False)
+    assert (only["allocated_bytes"], output["errors"]) == (0, [])
     assert device(root, "show", "ssd0", "--json") == 0
     output = json.loads(capsys.readouterr().out)
     assert (output["format_version"], output["emulated"], output["served"]) == (1, True, False)
@@ -88,6 +89,9 @@ def test_a_damaged_device_does_not_hide_the_others(root: Path, capsys: pytest.Ca
     shown = capsys.readouterr()
     assert "ssd1" in shown.out
     assert "ssd0" in shown.err
+    assert device(root, "list", "--json") == 0
+    (error,) = json.loads(capsys.readouterr().out)["errors"]
+    assert "ssd0" in error["message"]
 
 
 @pytest.fixture

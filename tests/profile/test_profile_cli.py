@@ -350,8 +350,9 @@ def test_policy_reads_sys_and_touches_nothing(device: CommandLine, tmp_path: Pat
     schedulers = "none [mq-deadline] bfq"
     block_device(sys, "sdx", "8:80", 1, dev="8:80", queue__scheduler=schedulers, queue__rotational="1")
     where = ("--sys", str(sys), "--cgroup-root", str(tmp_path))
-    status, out, _ = device("policy", "sdx", *where, "--weights", "--explain")
+    status, out, err = device("policy", "sdx", *where, "--weights", "--explain")
     assert status == 0
+    assert all(line.startswith("note: ") for line in err.splitlines())
     assert "sdx: scheduler bfq (now mq-deadline)" in out
     assert "the kernel says that it rotates" in out
     assert "source: measured: weights 100/300/600" in out

@@ -170,7 +170,8 @@ def test_hanging_server_does_not_delay_other_devices(root: Path) -> None:
 def test_stopped_server_is_a_problem_only_for_a_device_in_use(root: Path) -> None:
     slo_ctl("device", "create", "name=ssd0,preset=fast15,size=64MiB,op=25%", "--root", str(root))
     (root / "slo-ctl.toml").write_text(CONFIG)
-    note = "device ssd0: not served, and no VM uses it; `slo-ctl device serve ssd0` starts it"
+    start = f"`slo-ctl device serve ssd0 --root {root}` starts it"
+    note = f"device ssd0: not served, and no VM uses it; {start}"
     server = Server(root, "ssd0")
     with running(root) as daemon:
         try:
@@ -191,7 +192,7 @@ def test_stopped_server_is_a_problem_only_for_a_device_in_use(root: Path) -> Non
             )
         finally:
             server.stop()
-        problem = "not served; `slo-ctl device serve ssd0` starts it"
+        problem = f"not served; {start}"
         status = daemon.eventually("the problem", lambda s: s.devices[0].problem == problem)
         assert note not in status.notes
         assert f"device ssd0: {problem}" in daemon.api.get("/v1/plan")["notes"]

@@ -96,7 +96,9 @@ def test_device_policy_applies_and_undoes_its_choice(root: Path, capsys: pytest.
         assert "ago: valid, PARTIAL: interrupted\n" in policy(root, capsys, path)[1]
 
 
-def test_unsettable_policies_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsettable_policies_are_refused(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     configure(root, "/dev/null")
     status, output = policy(root, capsys, "nosuch", "--apply")
     assert (status, "not found" in output) == (2, True)
@@ -106,6 +108,14 @@ def test_unsettable_policies_are_refused(root: Path, capsys: pytest.CaptureFixtu
             status, output = policy(root, capsys, path, "--apply")
             assert (status, "daemon already running" in output) == (2, True)
             assert f'in the [[device]] with path = "{path}" in slo-ctl.toml' in output
+            # The daemon would set its own scheduler again, and take this one for the original.
+            other = tmp_path / "other"
+            other.mkdir()
+            before = Queue(path).all()
+            for words in (("--weights", "--apply"), ("--undo",)):
+                status, output = policy(other, capsys, path, *words)
+                assert (status, "managed by a daemon with another directory (PID" in output) == (2, True)
+            assert Queue(path).all() == before
 
 
 def eventually(queue: Queue, scheduler: str) -> None:

@@ -254,6 +254,13 @@ def test_too_little_op_for_the_dies_is_refused() -> None:
         replay(device="size=64MiB,dies=16")
 
 
+def test_a_device_that_is_large_enough_is_not_to_be_enlarged() -> None:
+    """The VMs leave space on it, which is not emulated."""
+    with pytest.raises(UserError, match="over-provisioning blocks") as refused:
+        replay("name=a,workload=uniform,size=32MiB", device="size=64MiB,dies=8")
+    assert refused.value.hint == "write op=25%, or make the VMs together at least 54MiB large"
+
+
 def test_every_epoch_is_a_point_of_the_series() -> None:
     (run,) = replay(epoch=".1x").runs
     assert run.series.drive_writes == pytest.approx([0.1 * (i + 1) for i in range(20)], abs=1e-3)

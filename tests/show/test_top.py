@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_status import AT, device_status, host_status, vm_status
 from hostile import HOSTILE
+from textual.events import Key
 from textual.widgets import DataTable, Static
 
 from slo_ctl.base.errors import UnreachableError
@@ -340,8 +341,11 @@ def test_search_help_and_history_keys_work() -> None:
         assert [vm.vm for vm in app.matching_vms()] == ["db"]
         await pilot.press("enter", "question_mark")
         assert shows_help(app)
-        await pilot.press("x")
-        assert not shows_help(app)
+        screen = app.screen
+        for key in "xy":
+            screen.post_message(Key(key, key))
+        await pilot.pause()
+        assert not shows_help(app), "the second key before it was gone ended the program with a traceback"
         await pilot.press("escape")
         assert len(app.matching_vms()) == len(VMS)
         for number in range(1, 4):

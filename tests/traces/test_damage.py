@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import lzma
 import os
 import struct
+import tarfile
 import tracemalloc
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,6 +112,29 @@ def test_unknown_format_lists_the_known(trace_file: Write) -> None:
     error = refusal(trace_file("some prose\nwithout numbers\n"))
     assert error.reason == "no known trace format"
     assert all(name in error.hint for name in FORMATS)
+
+
+def test_an_archive_is_to_be_unpacked(tmp_path: Path) -> None:
+    """Collections of traces are published as archives: naming a format does not help."""
+    line = "0,0,4096,w,0.0\n"
+    (tmp_path / "t.spc").write_text(line)
+    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
+        archive.write(tmp_path / "t.spc")
+    with tarfile.open(tmp_path / "t.tar.gz", "w:gz") as packed:
+        packed.add(tmp_path / "t.spc", "t.spc")
+    (tmp_path / "t.bz2").write_bytes(bz2.compress(line.encode()))
+    (tmp_path / "t.txt").write_text(line, encoding="utf-16")
+    expected = {
+        "t.zip": ("is a zip archive", "unzip"),
+        "t.tar.gz": ("is a tar archive", "tar -xf"),
+        "t.bz2": ("is compressed with bzip2", "bunzip2"),
+        "t.txt": ("is text in UTF-16", "iconv"),
+    }
+    for name, (reason, hint) in expected.items():
+        with pytest.raises(TraceError) as refused:
+            open_trace(tmp_path / name)
+        assert refused.value.reason == reason
+        assert hint in refused.value.hint
 
 
 def test_file_of_another_format_is_refused(real: Callable[[str], Path]) -> None:

@@ -16,6 +16,7 @@ from trace_samples import batch_of
 
 from slo_ctl.base.files import partial_of
 from traces import Batch, Op, TraceError, open_trace
+from traces.compression import compression_of
 from traces.formats.registry import writable
 from traces.writing import TraceWriter
 
@@ -34,7 +35,7 @@ def test_every_writable_format_is_tested_here() -> None:
 
 
 @pytest.mark.parametrize("format_", LIMITS)
-@pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".zst", ".zstd", ".GZ"])
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_written_trace_reads_back_the_same(
@@ -67,6 +68,8 @@ def test_written_trace_reads_back_the_same(
         for start in range(0, len(batch), 7):
             writer.write(batch.slice(start, start + 7), names)
     assert writer.records == len(batch)
+    compression = suffix.lower().strip(".").removesuffix("d") or "none"
+    assert compression_of(path.read_bytes()[:8]) == compression
     for given_format in (None, format_):
         reader = open_trace(path, given_format)
         back = Batch.concat(list(reader))
@@ -112,6 +115,8 @@ def test_interrupted_write_keeps_the_old_file(tmp_path: Path) -> None:
         pass
     with pytest.raises(ValueError, match="cannot be written"):
         TraceWriter(tmp_path / "x", "vscsi")
+    with pytest.raises(TraceError, match=r"\.bz2 cannot be written"):
+        TraceWriter(tmp_path / "x.csv.bz2")
 
 
 def test_what_a_killed_writer_leaves_is_known_to_the_commands_that_remove_it(tmp_path: Path) -> None:
