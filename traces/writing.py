@@ -62,6 +62,8 @@ class TraceWriter:
             raise TraceError(
                 self.path, reason, hint="name a file with .gz, .xz or .zst, or without any of them"
             )
+        if str(path) == "-":
+            raise TraceError(self.path, "standard output cannot be written to", hint="name a file")
         if self.path.is_dir():
             raise TraceError(self.path, "is a directory", hint="name a file")
         if self.path.is_symlink() or (self.path.exists() and not self.path.is_file()):

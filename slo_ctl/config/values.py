@@ -20,7 +20,7 @@ from slo_ctl.host.sockets import host_and_port, is_loopback
 from slo_ctl.model.sample import ShareBy
 from slo_ctl.model.slo import parse_field
 
-_MAX_NAME = 255
+_MAX_NAME, _MAX_TEXT = 255, 4096
 _LIBVIRT_NONE = "none"
 BLOCK_SCHEDULERS = ("auto", "keep", "none", "mq-deadline", "kyber", "bfq")
 TENANT_SCHEDULERS = ("auto", "keep", "wfq", "fifo", "rr")
@@ -78,8 +78,14 @@ def _slo_value(value: object, info: ValidationInfo) -> float:
 
 
 def _text(value: object, hint: str) -> str:
-    if not isinstance(value, str) or not value or not value.isprintable() or len(value) > 4096:
+    if not isinstance(value, str):
         raise FieldError("is not valid text", hint)
+    if not value:
+        raise FieldError("is not valid text: it is empty", hint)
+    if not value.isprintable():
+        raise FieldError("is not valid text: it has a line break or another unprintable character", hint)
+    if len(value) > _MAX_TEXT:
+        raise FieldError(f"is not valid text: it has more than {_MAX_TEXT:,} characters", hint)
     return value
 
 

@@ -222,7 +222,7 @@ class DevicePolicies:
         if is_auto and not advice.profiled and not by_bfq:
             stale = device.found.stale if device.found is not None else "there is none"
             why = device.damage or f"no valid profile: {stale}"
-            hint = f"`slo-ctl device profile /dev/{facts.name}` makes one"
+            hint = f"measure one with `slo-ctl device profile /dev/{facts.name}`"
             self.reasons[name] = (f"scheduler unchanged: {why} ({hint})",)
             return ()
         self.schedulers[name] = advice.choice.scheduler

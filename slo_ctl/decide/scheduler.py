@@ -167,14 +167,14 @@ def characterise(facts: DeviceFacts, analysis: Analysis | None, cautions: list[s
         choice = _by_ratio(summary, limit, facts.rotational is True)
         if facts.rotational and choice.value != Character.SEEKS:
             cautions.append(
-                "the kernel says that it rotates, and the profile that it does not seek: if it is a disk, "
+                "the kernel reports it as rotational, and the profile that it does not seek: if it is a disk, "
                 "profile it again while the host is idle (--fresh, a larger --file-size)"
             )
         return choice
-    cautions.append(f"{facts.name} has no valid profile: `slo-ctl device profile` makes one")
+    cautions.append(f"{facts.name} has no valid profile: measure one with `slo-ctl device profile`")
     if facts.rotational:
-        return Choice("character", Character.SEEKS, "the kernel says that it rotates")
-    return Choice("character", Character.FLAT, "the kernel does not say that it rotates")
+        return Choice("character", Character.SEEKS, "the kernel reports it as rotational")
+    return Choice("character", Character.FLAT, "the kernel does not report it as rotational")
 
 
 def _measured(analysis: Analysis | None) -> tuple[RatioSummary, Threshold] | None:
@@ -204,7 +204,7 @@ def _by_ratio(summary: RatioSummary, limit: Threshold, rotates: bool) -> Choice:
         return Choice("character", Character.SEEKS, reason, limit.source)
     merge = THRESHOLDS["merge_ratio"]
     if most >= merge.value and rotates:
-        reason += "; the kernel says that it rotates: the profile's seeks were short beside large transfers"
+        reason += "; the kernel reports it as rotational: the profile's seeks were short beside large transfers"
         return Choice("character", Character.SEEKS, reason, merge.source)
     if most >= merge.value:
         return Choice("character", Character.MERGES, reason, merge.source)

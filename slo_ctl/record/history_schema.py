@@ -48,6 +48,8 @@ def history_error(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
     code = _CODES.get(error.errno or 0, 0) if isinstance(error, OSError) else _code(error)
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path.parent)):
         reason, hint = _FULL
+    elif isinstance(error, OSError) and error.errno == errno.EISDIR:
+        reason, hint = "{path} is a directory", f"{move_command(path)}; the daemon then starts a new file"
     elif code in _DAMAGED:
         reason, hint = "{path} is damaged", f"{move_command(path)}; the daemon then starts a new file"
     else:

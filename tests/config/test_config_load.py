@@ -350,7 +350,7 @@ def test_only_visible_toml_files_are_read(tmp_path: Path) -> None:
             "contains no other",
         ),
         ('[vm.web]\n"wei\\u0007ght\\n" = 1', 2, "unknown key wei\\x07ght\\n", "did you mean weight?"),
-        ('[daemon]\npolicy = "a\\nb"', 2, "is not valid text", "known"),
+        ('[daemon]\npolicy = "a\\nb"', 2, "is not valid text: it has a line break", "known"),
         ('[vm."a\\u0000"]', 1, "is not valid text", "vm list"),
         ("x = " + "9" * 5000, 1, "digits", ""),
         ("x = " + "[" * 5000, 1, "nested too deeply", ""),

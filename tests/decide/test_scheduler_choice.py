@@ -82,7 +82,7 @@ def test_rotational_device_that_gains_at_small_sizes_seeks() -> None:
     assert choose(FACTS, Needs(), profiled(short)).choices[0].value == Character.MERGES
     rotates = choose(replace(FACTS, rotational=True), Needs(), profiled(short))
     assert rotates.choices[0].value == Character.SEEKS
-    assert "rotates" in rotates.choices[0].reason
+    assert "rotational" in rotates.choices[0].reason
     flat = choose(replace(FACTS, rotational=True), Needs(), profiled(SSD))
     assert flat.choices[0].value == Character.FLAT
     assert any("profile it again" in caution for caution in flat.cautions)

@@ -354,7 +354,7 @@ def test_policy_reads_sys_and_touches_nothing(device: CommandLine, tmp_path: Pat
     assert status == 0
     assert all(line.startswith("note: ") for line in err.splitlines())
     assert "sdx: scheduler bfq (now mq-deadline)" in out
-    assert "the kernel says that it rotates" in out
+    assert "the kernel reports it as rotational" in out
     assert "source: measured: weights 100/300/600" in out
     assert "no valid profile" in out
     status, out, _ = device("policy", "/dev/sdx", *where, "--p99", "10ms", "--json")

@@ -275,7 +275,7 @@ def test_directory_in_place_of_the_file_is_reported_in_words(history: History, p
     path.mkdir(parents=True)
     with pytest.raises(HistoryError) as refusal:
         history.add(at(0))
-    assert refusal.value.message == f"history: {path}: Is a directory"
+    assert refusal.value.message == f"history: {path} is a directory"
 
 
 def test_damaged_file_is_renamed(history: History, path: Path) -> None:
