@@ -94,9 +94,11 @@ class Totals:
         if kind == "printf" and data == "end\n":
             self.latest = {key: self._latency(key) for key, _ in self._counts}
         elif kind == "map" and isinstance(data, dict):
-            self._add_requests(data.get("@requests"))
-            for key, direction, _, value in _entries(data.get("@total_us"), 3):
-                self._sum_us[key, direction] = self._sum_us.get((key, direction), 0) + value
+            for name, entries in data.items():
+                if name.startswith("@requests"):
+                    self._add_requests(entries)
+                elif name.startswith("@total_us"):
+                    self._add_total_us(entries)
         return ""
 
     def _add_requests(self, data: object) -> None:
@@ -105,6 +107,10 @@ class Totals:
         for key, direction, rest, value in _entries(data, 4):
             counts = self._counts.setdefault((key, direction), [0] * (len(_BOUNDS_US) + 1))
             counts[bisect_right(_BOUNDS_US, rest[0])] += value
+
+    def _add_total_us(self, data: object) -> None:
+        for key, direction, _, value in _entries(data, 3):
+            self._sum_us[key, direction] = self._sum_us.get((key, direction), 0) + value
 
     def forget(self, cgroups: Collection[int]) -> None:
         """Drop the latencies of removed cgroups."""

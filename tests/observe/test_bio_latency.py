@@ -19,10 +19,12 @@ NUMBER = (259 << 20) | 3
 END = '{"type": "printf", "data": "end\\n"}'
 # Output of bpftrace 0.23.2.
 REQUESTS = (
-    '{"type": "map", "data": {"@requests": {"271581187,607641,0,250": 90, "271581187,607641,0,0": 9, '
+    '{"type": "map", "data": {"@requests_even": {"271581187,607641,0,250": 90, "271581187,607641,0,0": 9, '
     '"271581187,607641,1,95": 7, "271581187,607641,0,12000": 1}}}'
 )
-TOTALS = '{"type": "map", "data": {"@total_us": {"271581187,607641,0": 36045, "271581187,607641,1": 700}}}'
+TOTALS = (
+    '{"type": "map", "data": {"@total_us_even": {"271581187,607641,0": 36045, "271581187,607641,1": 700}}}'
+)
 
 
 def map_line(name: str, entries: dict[str, object]) -> str:
@@ -31,7 +33,7 @@ def map_line(name: str, entries: dict[str, object]) -> str:
 
 def test_intervals_are_added_up() -> None:
     totals = Totals()
-    for line in (REQUESTS, TOTALS, END, REQUESTS, TOTALS):
+    for line in (REQUESTS, TOTALS, END, *(line.replace("even", "odd") for line in (REQUESTS, TOTALS))):
         assert totals.add(line) == ""
     assert totals.latest.keys() == {(607641, DISK)}
     reads = totals.latest[607641, DISK].reads
@@ -57,7 +59,7 @@ def test_bucket_is_that_of_qemus_histogram(ns: int) -> None:
             us, unit = us // 10, unit * 10
     low = us - us % 5 if us >= 20 else 10 * (us >= 10) + 2 * (us >= 12) + 3 * (us >= 15)
     totals = Totals()
-    totals.add(map_line("@requests", {f"{NUMBER},1,1,{low * unit}": 1}))
+    totals.add(map_line("@requests_even", {f"{NUMBER},1,1,{low * unit}": 1}))
     totals.add(END)
     counts = totals.latest[1, DISK].writes.counts
     assert counts.index(1) == sum(bound <= ns for bound in BOUNDARIES_NS)
@@ -82,15 +84,16 @@ def test_the_text_computes_buckets_as_the_test_does() -> None:
         '{"type": "map"}',
         '{"type": ["map"], "data": {}}',
         '{"type": "map", "data": null}',
-        '{"type": "map", "data": {"@requests": []}}',
-        '{"type": "map", "data": {"@requests": 3, "@total_us": "x"}}',
+        '{"type": "map", "data": {"@requests_even": []}}',
+        '{"type": "map", "data": {"@requests_even": 3, "@total_us_even": "x"}}',
         '{"type": "printf", "data": {"end": 1}}',
-        map_line("@requests", {"": 1, ",,,": 1, "1,2,3": 1, "1,2,0,4,5": 1, "a,2,0,4": 1}),
-        map_line("@requests", {"1,2,0,-4": 1, "1,-2,0,4": 1, "-1,2,0,4": 1, "1,2,2,4": 1}),
+        map_line("@requests_even", {"": 1, ",,,": 1, "1,2,3": 1, "1,2,0,4,5": 1, "a,2,0,4": 1}),
+        map_line("@requests_even", {"1,2,0,-4": 1, "1,-2,0,4": 1, "-1,2,0,4": 1, "1,2,2,4": 1}),
         map_line(
-            "@requests", {"1,2,0,4": -1, "1,2,1,4": 1.5, "1,2,0,5": "1", "1,2,0,6": None, "1,2,0,7": True}
+            "@requests_even",
+            {"1,2,0,4": -1, "1,2,1,4": 1.5, "1,2,0,5": "1", "1,2,0,6": None, "1,2,0,7": True},
         ),
-        map_line("@total_us", {"1,2": 1, "1,2,0,0": 1, "1,2,0": -1}),
+        map_line("@total_us_even", {"1,2": 1, "1,2,0,0": 1, "1,2,0": -1}),
         REQUESTS[: len(REQUESTS) // 2],
         "stdin:1:1-24: ERROR: " + "x" * 10_000,
     ],
@@ -126,7 +129,7 @@ def test_what_is_not_of_the_program_is_returned() -> None:
 
 def test_full_map_is_noticed() -> None:
     totals = Totals()
-    totals.add(map_line("@requests", {f"{NUMBER},{group},0,10": 1 for group in range(MAX_KEYS)}))
+    totals.add(map_line("@requests_even", {f"{NUMBER},{group},0,10": 1 for group in range(MAX_KEYS)}))
     assert totals.full
     totals.add(REQUESTS)
     assert not totals.full
