@@ -167,8 +167,8 @@ def characterise(facts: DeviceFacts, analysis: Analysis | None, cautions: list[s
         choice = _by_ratio(summary, limit, facts.rotational is True)
         if facts.rotational and choice.value != Character.SEEKS:
             cautions.append(
-                "the kernel reports it as rotational, and the profile that it does not seek: if it is a disk, "
-                "profile it again while the host is idle (--fresh, a larger --file-size)"
+                "the kernel reports it as rotational, and the profile that it does not seek: if it is a "
+                "disk, profile it again while the host is idle (--fresh, a larger --file-size)"
             )
         return choice
     cautions.append(f"{facts.name} has no valid profile: measure one with `slo-ctl device profile`")
@@ -204,7 +204,9 @@ def _by_ratio(summary: RatioSummary, limit: Threshold, rotates: bool) -> Choice:
         return Choice("character", Character.SEEKS, reason, limit.source)
     merge = THRESHOLDS["merge_ratio"]
     if most >= merge.value and rotates:
-        reason += "; the kernel reports it as rotational: the profile's seeks were short beside large transfers"
+        reason += (
+            "; the kernel reports it as rotational: the profile's seeks were short beside large transfers"
+        )
         return Choice("character", Character.SEEKS, reason, merge.source)
     if most >= merge.value:
         return Choice("character", Character.MERGES, reason, merge.source)
