@@ -80,7 +80,10 @@ MINIMUM = {"a": Slo(min_iops=100.0), "b": Slo()}
 
 def test_scheduler_unchanged_without_profile_and_weights(host: Host) -> None:
     assert host.settings(MINIMUM) == {}
-    assert "no valid profile: there is none (measure one with `slo-ctl device profile /dev/sdx`" in host.reasons_text
+    assert (
+        "no valid profile: there is none (measure one with `slo-ctl device profile /dev/sdx`"
+        in host.reasons_text
+    )
     host.profile(FLASH, kernel="older")
     assert host.settings(EQUAL) == {}
     assert "kernel was older" in host.reasons_text
