@@ -306,7 +306,8 @@ class Api:
 
     def _start(self, request: Request, _name: str) -> StartReply:
         name, seen = self._controller.announce(request.json(StartBody).xml)
-        log.info("VM %s starts", printable(name), extra={"vm": (name,)})
+        if name:  # empty: the daemon does not use libvirt
+            log.info("VM %s starts", printable(name), extra={"vm": (name,)})
         return StartReply(name, seen)
 
     # The description.

@@ -233,6 +233,16 @@ def test_name_that_is_not_utf8_is_no_other_name(served: Served) -> None:
     assert b"is not UTF-8" in reply
 
 
+def test_start_is_logged_with_the_name_that_it_has(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """Without libvirt the XML is not read: the log said `VM  starts`."""
+    caplog.set_level("INFO")
+    for xml in ("web", ""):
+        assert served.client.post("/v1/starting", {"xml": xml})["vm"] == xml
+    assert [each.getMessage() for each in caplog.records if "starts" in each.getMessage()] == [
+        "VM web starts"
+    ]
+
+
 def test_field_given_twice_is_refused_as_a_parameter_is(served: Served) -> None:
     body = b'{"fields": {"weight": 1, "weight": 9}}'
     request = b"PUT /v1/vms/web%2F1/slo HTTP/1.1\r\nHost: x\r\nContent-Length: " + str(len(body)).encode()
