@@ -6,6 +6,7 @@ Replies are dataclasses of the model, written by `model.status_json.plain`.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -78,9 +79,18 @@ class Request:
     def json(self, kind: type[_Model]) -> _Model:
         """The body as `kind`. Raises RefusalError."""
         try:
-            return _validated(kind, json.loads(self.body))
+            return _validated(kind, json.loads(self.body, object_pairs_hook=_object))
         except (ValueError, RecursionError):
             raise RefusalError("body: is not valid JSON", f"see {DESCRIPTION_PATH}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises RefusalError for a field that is given twice, of which JSON takes the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise RefusalError(f"body: {twice} is given twice", f"see {DESCRIPTION_PATH}")
+    return found
 
 
 def _validated(kind: type[_Model], value: object) -> _Model:

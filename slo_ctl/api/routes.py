@@ -43,7 +43,7 @@ from slo_ctl.config.settings import AccessConfig, Right
 from slo_ctl.model.slo import SLO_KEYS, SloError, SloUpdate, parse_change, update_text
 from slo_ctl.model.status import Health, HostStatus, Plan, VmSlo
 from slo_ctl.model.status_json import plain, to_text
-from slo_ctl.record.history_reader import VmHistory
+from slo_ctl.record.history_reader import NotInHistoryError, VmHistory
 from slo_ctl.record.history_schema import HistoryError
 from slo_ctl.record.metrics import CONTENT_TYPE
 
@@ -174,6 +174,8 @@ class Api:
             return found if isinstance(found, Reply) else json_reply(plain(found))
         except RefusalError as error:
             return refusal(error.status, error.message, error.hint, error.allow)
+        except NotInHistoryError as error:
+            return refusal(HTTPStatus.NOT_FOUND, error.message, error.hint)
         except HistoryError as error:
             return refusal(HTTPStatus.SERVICE_UNAVAILABLE, error.message, error.hint)
         except UserError as error:
@@ -304,7 +306,8 @@ class Api:
 
     def _start(self, request: Request, _name: str) -> StartReply:
         name, seen = self._controller.announce(request.json(StartBody).xml)
-        log.info("VM %s starts", printable(name), extra={"vm": (name,)})
+        if name:  # empty: the daemon does not use libvirt
+            log.info("VM %s starts", printable(name), extra={"vm": (name,)})
         return StartReply(name, seen)
 
     # The description.

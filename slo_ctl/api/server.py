@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import select
 import socket
 from collections.abc import Mapping
@@ -104,6 +105,17 @@ class ApiServer:
         self._inode = self._path.stat().st_ino
         server.start()
         return server
+
+    def use_group(self, group: str) -> None:
+        """Let another group connect, as if it had been that of the start. Raises OSError; then none may."""
+        if group == self._group:
+            return
+        self._group = group
+        number = own_group_id(group)
+        with suppress(FileNotFoundError):  # `restore` creates it, for this group
+            os.chown(self._path, -1, os.getegid())
+            if number is not None:
+                os.chown(self._path, -1, number)
 
     def restore(self) -> bool:
         """Listen again if the socket was removed; False if there was nothing to do, or it failed."""

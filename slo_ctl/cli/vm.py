@@ -102,7 +102,8 @@ def show(
         return
     console = stdout_console()
     for name, _, slo, vm, streams in shown:
-        print_vm(console, name, slo, vm, streams, _transferred_bytes(host, streams))
+        transferred = _transferred_bytes(host, streams)
+        print_vm(console, name, slo, vm, streams, transferred, all_known=not host.gaps)
         for line in _status_lines(_rows_of_vm(status, name), host):
             print_line(console, line)
         if name != shown[-1][0]:

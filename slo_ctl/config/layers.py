@@ -149,6 +149,7 @@ class Layers:
         self._check_slo("[defaults]", default)
         sections: dict[str, Any] = {name: self._section(name, kind) for name, kind in SECTIONS.items()}
         self._check_window(sections["daemon"])
+        self._refuse_one_address(sections["metrics"].listen, sections["page"].listen)
         return Config(
             **sections,
             access=self._access(),
@@ -173,6 +174,14 @@ class Layers:
                 f"[daemon] window = {format_number(daemon.window_s)}s is shorter than "
                 f"epoch = {format_number(daemon.epoch_s)}s",
                 "make window at least one epoch",
+            )
+
+    def _refuse_one_address(self, metrics: str | None, page: str | None) -> None:
+        if metrics is not None and metrics == page:
+            self._report(
+                self.sections["page"]["listen"],
+                f'[page] listen = "{page}" is also [metrics] listen',
+                "choose another port for one of them",
             )
 
     def _access(self) -> AccessConfig:

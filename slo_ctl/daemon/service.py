@@ -139,6 +139,7 @@ def _run(
             daemon.reload()
             notify("READY=1")
         daemon.controller.run_requests()
+        files.use_group(daemon.config.api.group)
         schedule.set_interval(epoch_s or daemon.config.daemon.epoch_s, time.monotonic())
         if daemon.controller.take_changed():
             schedule.bring_forward(time.monotonic())
@@ -160,6 +161,13 @@ class _RunFiles:
         self._lock = lock
         self._api = api
         self._holder = ""
+
+    def use_group(self, group: str) -> None:
+        """Give the socket to the group of the configuration in force."""
+        try:
+            self._api.use_group(group)
+        except OSError as error:
+            log.error("[api] group: cannot give the socket to %s: %s", group, error.strerror)
 
     def restore(self) -> None:
         """Create those that were removed."""

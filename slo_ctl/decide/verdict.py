@@ -130,7 +130,8 @@ def judge(
     if delivered.no_mechanism and not (at_maximum and delivered.maximum_slack_iops is not None):
         return Judgement(Verdict.NO_MECHANISM, delivered.no_mechanism)
     if not delivered.asked:
-        return Judgement(Verdict.IDLE, "no request in the window")
+        nothing = "nothing was measured" if delivered.window.iops is None else "no request"
+        return Judgement(Verdict.IDLE, f"{nothing} in the window")
     if at_maximum and (above := _above_maximum(delivered, maximum)):
         return Judgement(Verdict.UNAPPLIED, above)
     if at_maximum:

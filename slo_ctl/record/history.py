@@ -16,7 +16,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -63,7 +63,11 @@ def _insert_sample(fields: tuple[str, ...]) -> str:
 
 @dataclass(slots=True)
 class WrittenState:
-    """Content of the file as of the last commit, so that only changes are written."""
+    """Content of the file as of the last commit, so that only changes are written.
+
+    `reasons` and `outcomes` are what the last epoch had, which the file does not tell: they outlive the
+    connection, so that what is still in force is not written again as if it had just been decided.
+    """
 
     streams: dict[tuple[str, str], int] = field(default_factory=dict)
     """Numbers of streams in the file, by VM and device."""
@@ -329,6 +333,11 @@ class History:
             self._written = written
             self._checkpoint_if_due()
 
+    def configure(self, keep_s: float, max_bytes: int) -> None:
+        """Use other limits from the next `add` on."""
+        self._keep_s, self._max_bytes = keep_s, max_bytes
+        self.close()
+
     def close(self) -> None:
         """Close the file after moving the write-ahead log into it. Raises nothing."""
         checkpoint, self._checkpoint = self._checkpoint, None
@@ -366,7 +375,10 @@ class History:
                 # A thread does it, because a checkpoint waits for the disk.
                 connection.execute("PRAGMA wal_autocheckpoint = 0")
                 self._upkeep = Upkeep(connection, self._keep_s, self._max_bytes)
-                self._written = _load_written(connection)
+                loaded = _load_written(connection)
+                if not is_new and self._file == _identity(self.path):
+                    loaded = replace(loaded, reasons=self._written.reasons, outcomes=self._written.outcomes)
+                self._written = loaded
             except BaseException:
                 connection.close()
                 raise
@@ -451,8 +463,7 @@ class Recorder:
     def configure(self, keep_s: float, max_bytes: int) -> None:
         if (keep_s, max_bytes) != self._limits:
             self._limits = keep_s, max_bytes
-            self._history.close()
-            self._history = History(self._history.path, keep_s, max_bytes)
+            self._history.configure(keep_s, max_bytes)
 
     def clock_was_set(self, jump_s: float) -> None:
         """For a day after a jump forward, which may be an error, nothing is deleted for being too old."""

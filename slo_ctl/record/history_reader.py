@@ -114,13 +114,18 @@ class VmHistory:
     """Changes by `vm set`, `vm unset` and the API while the daemon ran."""
 
 
+class NotInHistoryError(UserError):
+    """The history has nothing of a VM of this name."""
+
+
 def read_vm(
     path: Path, name: str, since: float | None = None, until: float | None = None, limit: int = 500
 ) -> VmHistory:
     """History of a VM between two times (default: the last hour).
 
     What is recorded is in at most `limit` buckets. All verdicts, and the latest _MAX_EVENTS of other events.
-    Raises UserError for an unknown VM, and HistoryError when the file cannot be read.
+    Raises NotInHistoryError for an unknown VM, UserError for an empty span, and HistoryError when the file
+    cannot be read.
     """
     until = time.time() if until is None else until
     since = until - _DEFAULT_SINCE_S if since is None else since
@@ -139,7 +144,7 @@ def read_vm(
                     _names(connection),
                     "there are no VMs in it yet; `slo-ctl vm list` shows VMs of the host",
                 )
-                raise UserError(f"VM {name} not found in the history", hint)
+                raise NotInHistoryError(f"VM {name} not found in the history", hint)
             width_ms = bucket_ms(until - max(since, _first_s(connection, until)), limit)
             span = (round(since * 1000), round(until * 1000))
             return VmHistory(

@@ -171,9 +171,15 @@ def print_vm(
     vm: Vm | None,
     streams: Sequence[Stream],
     transferred: TransferredBytes,
+    *,
+    all_known: bool = True,
 ) -> None:
-    """State, SLO with the source of each field, conflicts, and streams."""
-    state = f"state {vm.state.value}, {_FOUND_BY[vm.found_by]}" if vm else "not on this host"
+    """State, SLO with the source of each field, conflicts, and streams.
+
+    `all_known`: whether a VM that was not found does not exist on this host.
+    """
+    absent = "not on this host" if all_known else "not found, but VMs of this host may be missing"
+    state = f"state {vm.state.value}, {_FOUND_BY[vm.found_by]}" if vm else absent
     print_line(console, f"VM {name}: {state}", style="bold")
     console.print()
     _print_slo(console, resolved)

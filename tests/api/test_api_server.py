@@ -31,7 +31,7 @@ from slo_ctl.config.settings import AccessConfig
 from slo_ctl.model.slo import Slo, SloUpdate
 from slo_ctl.model.status import DevicePlan, DeviceStatus, Health, HostStatus, Plan, Verdict, VmSlo, VmStatus
 from slo_ctl.model.status_json import from_json
-from slo_ctl.record.history_reader import Point, VmHistory
+from slo_ctl.record.history_reader import NotInHistoryError, Point, VmHistory
 from slo_ctl.record.history_schema import HistoryError
 from slo_ctl.record.metrics import Metrics
 
@@ -91,6 +91,8 @@ class FakeController:
     def history(self, vm: str, since: float | None, until: float | None, limit: int) -> VmHistory:
         if vm == "broken":
             raise HistoryError("history: damaged", "move it away")
+        if vm == "nobody":
+            raise NotInHistoryError("VM nobody not found in the history", "there are: web")
         return VmHistory(vm, since or 0.0, until or 1.0, float(limit), (Point(1.0, "ssd0", 3),))
 
     def reload(self) -> str:
@@ -209,6 +211,7 @@ def test_bad_requests_are_refused(served: Served, method: str, path: str, body: 
         ("DELETE /v1/nothing", 404, b""),
         ("HEAD /v1/status", 200, b""),
         ("HEAD /v1/nothing", 404, b""),
+        ("GET /v1/history/nobody", 404, b""),
     ],
 )
 def test_methods_are_those_of_http(served: Served, request_line: str, status: int, allow: bytes) -> None:
@@ -228,6 +231,24 @@ def test_name_that_is_not_utf8_is_no_other_name(served: Served) -> None:
     reply = _raw(served.path, request + b"\r\n\r\n" + body)
     assert reply.startswith(b"HTTP/1.1 400 ")
     assert b"is not UTF-8" in reply
+
+
+def test_start_is_logged_with_the_name_that_it_has(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """Without libvirt the XML is not read: the log said `VM  starts`."""
+    caplog.set_level("INFO")
+    for xml in ("web", ""):
+        assert served.client.post("/v1/starting", {"xml": xml})["vm"] == xml
+    assert [each.getMessage() for each in caplog.records if "starts" in each.getMessage()] == [
+        "VM web starts"
+    ]
+
+
+def test_field_given_twice_is_refused_as_a_parameter_is(served: Served) -> None:
+    body = b'{"fields": {"weight": 1, "weight": 9}}'
+    request = b"PUT /v1/vms/web%2F1/slo HTTP/1.1\r\nHost: x\r\nContent-Length: " + str(len(body)).encode()
+    reply = _raw(served.path, request + b"\r\n\r\n" + body)
+    assert reply.startswith(b"HTTP/1.1 422 ")
+    assert b"weight is given twice" in reply
 
 
 def test_hint_for_a_bad_body_is_a_good_one(served: Served) -> None:

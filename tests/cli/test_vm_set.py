@@ -268,6 +268,19 @@ def test_unknown_vm_needs_force(root: Path, capsys: pytest.CaptureFixture[str]) 
     assert "did you mean later?" in capsys.readouterr().err
 
 
+def test_a_vm_that_may_only_be_missing_is_not_said_to_be_absent(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The running daemon keeps its last valid configuration, and with it the VMs defined there."""
+    assert vm(root, "set", "web", "weight=2") == 0
+    with (root / "slo-ctl.toml").open("a") as file:
+        file.write("oops")
+    assert vm(root, "show", "web") == 0
+    shown = capsys.readouterr()
+    assert "VM web: not found, but VMs of this host may be missing" in shown.out
+    assert "the configuration is ignored" in shown.err
+
+
 def test_slos_of_vms_that_are_not_on_the_host_are_bounded_and_removed(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,6 +225,12 @@ def test_only_visible_toml_files_are_read(tmp_path: Path) -> None:
         ("[daemon]\nepoch = '1x'", 2, 'epoch = "1x" is not a time', "with its unit"),
         ("[daemon]\nepoch = '1ms'", 2, 'epoch = "1ms" is out of range', "100ms"),
         ("[daemon]\nepoch = '20s'", 2, "window = 10s is shorter than epoch = 20s", "at least one epoch"),
+        (
+            "[metrics]\nlisten = '127.0.0.1:9464'\n[page]\nlisten = '127.0.0.1:09464'",
+            4,
+            'listen = "127.0.0.1:9464" is also [metrics] listen',
+            "another port",
+        ),
         ("[daemon]\nepoch = '5s'\nwindow = '2s'", 3, "window = 2s is shorter", "at least"),
         ("[daemon]\npolicy = 'porportional'", 2, "is not a policy", "did you mean proportional?"),
         ("[daemon]\nkeep_on_stop = 'yes'", 2, "neither true nor false", "without quotes"),

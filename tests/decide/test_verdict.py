@@ -33,7 +33,9 @@ BUSY = delivered(100.0, share=0.1)
 @pytest.mark.parametrize(
     ("got", "slo", "target", "verdict", "reason"),
     [
-        (Delivered(asked=False), Slo(min_iops=5), 0.1, Verdict.IDLE, "no request"),
+        (Delivered(VmSample("web", 10.0, iops=0.0)), Slo(min_iops=5), 0.1, Verdict.IDLE, "no request"),
+        # In the first epoch nothing is known about the requests of a VM, which may be busy.
+        (Delivered(), Slo(min_iops=5), 0.1, Verdict.IDLE, "nothing was measured in the window"),
         (BUSY, Slo(), 0.1, Verdict.OK, "10.0% of the device's IOPS, target 10.0%"),
         (BUSY, Slo(), 0.109, Verdict.OK, "10.0%"),
         (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import grp
+import os
 import shutil
 import signal
 import socket
@@ -10,6 +12,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -110,6 +113,33 @@ def test_sighup_with_an_invalid_configuration_keeps_the_last_one(root: Path) -> 
         (root / "slo-ctl.toml").write_text(CONFIG.replace("200ms", "10m").replace('"1s"', '"10m"'))
         daemon.process.send_signal(signal.SIGHUP)
         daemon.eventually("taken", lambda s: s.epoch_s == 600)
+
+
+def test_another_group_of_the_socket_is_in_force_after_a_reload(root: Path) -> None:
+    """It was that of the start until the next one: a group that was removed could still change SLOs."""
+    names = [grp.getgrgid(number).gr_name for number in (os.getegid(), _another_group())]
+    group_line = '[api]\ngroup = "{}"\n'
+    (root / "slo-ctl.toml").write_text(CONFIG + group_line.format(names[1]))
+    with running(root) as daemon:
+        path = root / "run" / "api.sock"
+        assert path.group() == names[1]
+        for name, group in ((names[0], names[0]), (names[1], names[1]), ("no-such-group", names[0])):
+            (root / "slo-ctl.toml").write_text(CONFIG + group_line.format(name))
+            assert daemon.api.post("/v1/reload")["config_problem"] == ""
+            until(partial(_has_group, path, group), f"{name} may connect")
+            assert path.stat().st_mode & 0o777 == 0o660
+
+
+def _has_group(path: Path, name: str) -> bool:
+    return path.group() == name
+
+
+def _another_group() -> int:
+    """A group that this process may give files to."""
+    own = os.getegid()
+    if os.geteuid() == 0:
+        return next(each.gr_gid for each in grp.getgrall() if each.gr_gid != own)
+    return next((number for number in os.getgroups() if number != own), own)
 
 
 def test_vm_set_takes_effect_at_once(root: Path) -> None:

@@ -16,10 +16,11 @@ from fake_status import AT, device_status, host_status, outcome, vm_status
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slo_ctl.base.clock import Clock
 from slo_ctl.base.errors import UserError
 from slo_ctl.model.setting import OutcomeState
 from slo_ctl.model.status import HostStatus, Verdict
-from slo_ctl.record.history import History
+from slo_ctl.record.history import History, Recorder
 from slo_ctl.record.history_reader import SloChange, bucket_ms, read_vm
 from slo_ctl.record.history_schema import HistoryError
 
@@ -138,6 +139,30 @@ def test_only_decisions_about_the_vm_are_returned(history: History) -> None:
     found = read_vm(history.path, "web", START, START + 9)
     assert {d.reason for d in found.decisions} == {reasons[0], reasons[2], reasons[3]}
     assert len(found.decisions) == 3
+
+
+def test_what_is_in_force_is_not_recorded_again_with_other_limits(path: Path) -> None:
+    """A reload with another `[history] keep` is not a new decision."""
+    recorder = Recorder(path, DAY, BIG, Clock())
+    refused = vm_status("web", verdict=Verdict.UNAPPLIED, unapplied=(outcome("web", OutcomeState.UNAPPLIED),))
+    devices = (device_status(reasons=("moving OPS: 4 blocks from db to web",)),)
+    for second, keep_s in enumerate((DAY, DAY, MINUTE, DAY)):
+        recorder.configure(keep_s, BIG)
+        recorder.add(host_status(at=START + second, devices=devices, vms=(refused,), notes=()), (), ())
+        assert not recorder.problem
+    recorder.close()
+    found = read_vm(path, "web", START, START + 9)
+    assert [each.at for each in found.decisions] == [START]
+    assert [each.at for each in found.outcomes] == [START]
+
+
+def test_decisions_in_force_are_recorded_in_a_new_file(history: History, path: Path) -> None:
+    status = host_status(at=START, devices=(device_status(reasons=("lifted (web)",)),))
+    history.add(status)
+    for each in path.parent.iterdir():
+        each.unlink()
+    history.add(replace(status, at=START + 1))
+    assert [each.at for each in read_vm(path, "web", START, START + 9).decisions] == [START + 1]
 
 
 def test_only_effective_outcomes_are_stored(history: History) -> None:
