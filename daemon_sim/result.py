@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     Matrix = NDArray[np.float64]
 
+_ROOT_OPTION = re.compile(r" --root [^ `]+")
 COUNTERS = (
     "requests",
     "pages",
@@ -112,7 +114,9 @@ class Result:
         for name in (*COUNTERS, *GAUGES):
             digest.update(self.by_second[name].tobytes())
         for epoch in self.epochs:
-            digest.update(repr((epoch.at_s, replace(epoch.status, daemon_pid=0))).encode())
+            text = repr((epoch.at_s, replace(epoch.status, daemon_pid=0)))
+            # Commands in messages name the temporary directory of the run.
+            digest.update(_ROOT_OPTION.sub("", text).encode())
         for command in self.commands:
             digest.update(repr(command).encode())
         digest.update(repr((self.failures, self.not_restored, self.missed_epochs)).encode())
