@@ -56,7 +56,7 @@ def list_(
 
         print_json(inventory_json(replace(inventory, notes=notes)))
     else:
-        _print_inventory(inventory, _transferred_bytes(host, inventory.streams))
+        _print_inventory(inventory, _transferred_bytes(host, inventory.streams), all_known=not host.gaps)
         warn_notes(notes)
 
 
@@ -137,7 +137,9 @@ def _transferred_bytes(host: VmHost, streams: Iterable[Stream]) -> dict[Tenant, 
     return transferred
 
 
-def _print_inventory(inventory: Inventory, transferred: Mapping[Tenant, tuple[int, int]]) -> None:
+def _print_inventory(
+    inventory: Inventory, transferred: Mapping[Tenant, tuple[int, int]], *, all_known: bool
+) -> None:
     from slo_ctl.show.terminal import print_line
     from slo_ctl.show.vms import NO_VMS, print_streams, sources_line
 
@@ -147,7 +149,7 @@ def _print_inventory(inventory: Inventory, transferred: Mapping[Tenant, tuple[in
         console.print()
         print_streams(console, inventory, transferred)
     else:
-        print_line(console, NO_VMS)
+        print_line(console, NO_VMS if all_known else "no VMs found, but VMs of this host may be missing")
 
 
 def _status(host: VmHost) -> list[dict[str, Any]] | None:

@@ -140,8 +140,13 @@ def test_vm_list_without_vms_is_reported(root: Path, capsys: pytest.CaptureFixtu
     assert "no cgroup tree" in capsys.readouterr().err
     (root / SCOPE / "io.stat").unlink()
     (root / SCOPE).rmdir()
-    assert listed("--no-libvirt", "--cgroup-root", str(root)) == 0
-    assert "no VMs found" in capsys.readouterr().out
+    words = ("--no-libvirt", "--cgroup-root", str(root), "--root", str(root / "slo-ctl"))
+    assert listed(*words) == 0
+    assert "no VMs found: start VMs" in capsys.readouterr().out
+    (root / "slo-ctl").mkdir()
+    (root / "slo-ctl" / "slo-ctl.toml").write_text("oops")
+    assert listed(*words) == 0
+    assert "no VMs found, but VMs of this host may be missing" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
