@@ -320,6 +320,7 @@ class Daemon:
                 waiting.append(kept)
             else:
                 outcomes.append(outcome)
+        self._recorder.add_restored(outcomes)
         return outcomes, waiting
 
     def _forget_deleted_devices(self) -> None:

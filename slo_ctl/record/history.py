@@ -171,11 +171,8 @@ def _write_epoch(
         "INSERT INTO decisions (at_ms, device, reason) VALUES (?, ?, ?)",
         [(at_ms, *row) for device in status.devices for row in _new_reasons(device, written)],
     )
-    rows = _outcome_rows(status, outcomes)
-    connection.executemany(
-        "INSERT INTO outcomes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        [(at_ms, *row) for row in rows if row not in written.outcomes],
-    )
+    rows = _outcome_rows([*outcomes, *(outcome for vm in status.vms for outcome in vm.unapplied)])
+    _insert_outcomes(connection, at_ms, (row for row in rows if row not in written.outcomes))
     seen_at, present = written.seen_at, frozenset(verdicts)
     if abs(status.at - seen_at) >= seen_every_s or present != written.present:
         seen_at = status.at
@@ -210,10 +207,15 @@ def _with_streams(
     return added
 
 
-def _outcome_rows(status: HostStatus, outcomes: Iterable[Outcome]) -> list[tuple[Any, ...]]:
-    unapplied = (outcome for vm in status.vms for outcome in vm.unapplied)
+def _insert_outcomes(connection: sqlite3.Connection, at_ms: int, rows: Iterable[tuple[Any, ...]]) -> None:
+    connection.executemany(
+        "INSERT INTO outcomes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(at_ms, *row) for row in rows]
+    )
+
+
+def _outcome_rows(outcomes: Iterable[Outcome]) -> list[tuple[Any, ...]]:
     rows: dict[tuple[Any, ...], None] = {}
-    for outcome in (*outcomes, *unapplied):
+    for outcome in outcomes:
         if outcome.state in (OutcomeState.UNCHANGED, OutcomeState.PLANNED):
             continue
         knob = outcome.setting.knob
@@ -332,6 +334,16 @@ class History:
         else:
             self._written = written
             self._checkpoint_if_due()
+
+    def add_restored(self, at_s: float, outcomes: Iterable[Outcome]) -> None:
+        """Write outcomes after the last epoch, when settings were restored. Raises HistoryError."""
+        try:
+            connection, _ = self._open()
+            connection.execute("BEGIN IMMEDIATE")
+            _insert_outcomes(connection, round(at_s * 1000), _outcome_rows(outcomes))
+            connection.execute("COMMIT")
+        except (sqlite3.Error, OSError) as error:
+            self._failed(error)
 
     def configure(self, keep_s: float, max_bytes: int) -> None:
         """Use other limits from the next `add` on."""
@@ -487,6 +499,14 @@ class Recorder:
         else:
             self.problem = ""
             self._slo_changes.clear()
+
+    def add_restored(self, outcomes: Sequence[Outcome]) -> None:
+        """Write what was restored when the daemon stops."""
+        if outcomes:
+            try:
+                self._history.add_restored(self._clock.time_s(), outcomes)
+            except HistoryError as error:
+                log.warning("%s", error)
 
     def close(self) -> None:
         self._history.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,3 +158,5 @@ def test_settings_of_a_vm_that_is_restored_while_the_daemon_stops_are_restored(
     outcomes = daemon.stop(undo=True)
     assert [outcome.state for outcome in outcomes] == [OutcomeState.RESTORED]
     assert libvirt.live == 100
+    with closing(sqlite3.connect(DaemonPlaces(tmp_path).history)) as history:
+        assert history.execute("SELECT vm, state FROM outcomes").fetchall() == [("web", "restored")]

@@ -23,6 +23,7 @@ from slo_ctl.model.status import HostStatus, Verdict
 from slo_ctl.record.history import History, Recorder
 from slo_ctl.record.history_reader import SloChange, bucket_ms, read_vm
 from slo_ctl.record.history_schema import HistoryError
+from slo_ctl.show.history_summary import settings_in_force
 
 MINUTE = 60
 START = AT // MINUTE * MINUTE
@@ -177,6 +178,21 @@ def test_only_effective_outcomes_are_stored(history: History) -> None:
     (refused,) = read_vm(history.path, "slow", START, START + 9).outcomes
     assert (refused.at, refused.knob) == (START, "cgroup limit /slo/slow 8:0 total_iops")
     assert refused.reason == "no such file"
+
+
+def test_restored_settings_are_stored_when_the_daemon_stops(history: History) -> None:
+    applied, restored = outcome("web", OutcomeState.APPLIED), outcome("web", OutcomeState.RESTORED)
+    history.add(host_status(at=START), outcomes=[applied])
+    history.add_restored(START + 5, [restored])
+    history.close()
+    history.add_restored(START + 7, [restored])  # by `apply --undo`, in another process
+    found = read_vm(history.path, "web", START, START + 9)
+    assert [(o.at - START, o.state) for o in found.outcomes] == [
+        (0, "applied"),
+        (5, "restored"),
+        (7, "restored"),
+    ]
+    assert settings_in_force([found]) == ()
 
 
 def test_history_of_an_unknown_vm_is_refused(history: History) -> None:
