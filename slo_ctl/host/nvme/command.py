@@ -236,7 +236,7 @@ class NvmeTool:
         options = [*options, "--output-format=json", *self.version.format_options(command)]
         out = self.run(command, device, options)
         answer = parse_object(out, f"nvme {command}" + (f" of {device}" if device else ""))
-        # From 2.10 on some failures are reported as JSON, with an exit code of 0.
+        # From 2.10 on some failures are reported as JSON, with exit status 0.
         if isinstance(answer.get("error"), str):
             words = [self.program, *self.version.words(command), *([device] if device else []), *options]
             raise NvmeCommandError(words, 0, answer["error"])
