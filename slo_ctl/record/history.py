@@ -336,7 +336,12 @@ class History:
             self._checkpoint_if_due()
 
     def add_restored(self, at_s: float, outcomes: Iterable[Outcome]) -> None:
-        """Write outcomes after the last epoch, when settings were restored. Raises HistoryError."""
+        """Write outcomes after the last epoch, when settings were restored, if there is a history.
+
+        Raises HistoryError.
+        """
+        if not self.path.exists():
+            return
         try:
             connection, _ = self._open()
             connection.execute("BEGIN IMMEDIATE")
