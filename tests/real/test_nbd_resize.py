@@ -19,6 +19,7 @@ from slo_ctl.base.quantity import parse_bytes
 from slo_ctl.cli import app
 from slo_ctl.drives.places import places
 from slo_ctl.drives.store import DeviceStore
+from slo_ctl.host.sockets import is_listening
 
 MIB = 1 << 20
 
@@ -165,6 +166,8 @@ def test_namespaces_added_while_served_have_sockets_at_once(
         until(lambda: not (export.exists() or vhost_user.exists()), "the sockets are removed")
         # A new namespace with the same name.
         assert device(root, "add", "d", "--namespace", "name=b,size=8MiB") == 0
+        # The command itself waits for 5 s only, which a busy machine may exceed.
+        until(lambda: is_listening(export) and is_listening(vhost_user), "the sockets are there")
         with NbdClient(export, "b") as client, VhostUserClient(vhost_user) as virtio:
             assert client.size == virtio.capacity_bytes == 8 * MIB
             assert virtio.read(MIB, 4096) == bytes(4096)
