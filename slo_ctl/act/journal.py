@@ -53,8 +53,6 @@ class Journal:
         """
         self._path = path
         self._boot = _read_boot(boot_id)
-        self.changes = 0
-        """Number of changes of the journal, which shows whether it has changed."""
         self._originals = self._read()
         self._objects: dict[str, str] = {}
         """Identities of the objects at places now, where known and needed."""
@@ -103,7 +101,6 @@ class Journal:
         }
         if len(kept) < len(self._originals):
             self._originals = kept
-            self.changes += 1
 
     def forget(self, places: Iterable[str]) -> None:
         """Forget identities at places that are gone, or that `identify` names again before a change."""
@@ -161,7 +158,6 @@ class Journal:
         except OSError as error:
             raise JournalError(f"{self._path} cannot be written: {error.strerror}") from None
         self._originals = originals
-        self.changes += 1
 
     def _read(self) -> dict[Knob, Original]:
         try:

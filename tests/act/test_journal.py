@@ -66,10 +66,8 @@ def test_another_namespace_of_the_same_name_has_original_values_of_its_own(tmp_p
     again = Journal(path)
     again.identify({"ssd0/a": "monday", "ssd0/b": "monday"})
     assert len(again) == 2  # the original value of b is unknown
-    changes = again.changes
     again.identify({"ssd0/a": "tuesday"})
     assert list(again.originals()) == [other]
-    assert again.changes > changes
     again.add({FTL: Original(1.0, "db")})
     again = Journal(path)
     again.identify({"ssd0/a": "tuesday"})

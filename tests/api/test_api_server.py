@@ -224,11 +224,15 @@ def test_methods_are_those_of_http(served: Served, request_line: str, status: in
     assert (body == b"") is request_line.startswith("HEAD")
 
 
+def _put_slo(served: Served, quoted_vm: bytes, body: bytes) -> bytes:
+    """The reply to bytes that the client would not send."""
+    head = b"PUT /v1/vms/%b/slo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (quoted_vm, len(body))
+    return _raw(served.path, head + body)
+
+
 def test_name_that_is_not_utf8_is_no_other_name(served: Served) -> None:
     """With `force` an SLO was stored for a VM with replacement characters in its name."""
-    body = b'{"force": true, "fields": {"weight": 2}}'
-    request = b"PUT /v1/vms/%ED%A0%80/slo HTTP/1.1\r\nHost: x\r\nContent-Length: " + str(len(body)).encode()
-    reply = _raw(served.path, request + b"\r\n\r\n" + body)
+    reply = _put_slo(served, b"%ED%A0%80", b'{"force": true, "fields": {"weight": 2}}')
     assert reply.startswith(b"HTTP/1.1 400 ")
     assert b"is not UTF-8" in reply
 
@@ -244,9 +248,7 @@ def test_start_is_logged_with_the_name_that_it_has(served: Served, caplog: pytes
 
 
 def test_field_given_twice_is_refused_as_a_parameter_is(served: Served) -> None:
-    body = b'{"fields": {"weight": 1, "weight": 9}}'
-    request = b"PUT /v1/vms/web%2F1/slo HTTP/1.1\r\nHost: x\r\nContent-Length: " + str(len(body)).encode()
-    reply = _raw(served.path, request + b"\r\n\r\n" + body)
+    reply = _put_slo(served, b"web%2F1", b'{"fields": {"weight": 1, "weight": 9}}')
     assert reply.startswith(b"HTTP/1.1 422 ")
     assert b"weight is given twice" in reply
 
