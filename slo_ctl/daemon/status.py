@@ -153,7 +153,8 @@ def _row(parts: _RowParts) -> VmStatus:
             if group_slo is None or _maximums(group_slo) == _maximums(resolved.slo)
             else f"part of the maximum of group {resolved.group_name},",
         )
-    if judgement.verdict is Verdict.IDLE and not vm.state.may_do_io:
+    is_idle = judgement.verdict is Verdict.IDLE
+    if is_idle and not vm.state.may_do_io:
         judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")
     window = delivered.window
     return VmStatus(
@@ -181,6 +182,7 @@ def _row(parts: _RowParts) -> VmStatus:
         waf=window.waf,
         unapplied=unapplied,
         group=resolved.group_name or "",
+        first_reading=is_idle and vm.state.may_do_io and delivered.first_reading,
     )
 
 
@@ -321,14 +323,18 @@ class VerdictChanges:
 
     def update(self, status: HostStatus) -> list[VerdictChange]:
         """Changes since the last call. The first verdict of a VM is a change only if it is a degraded one."""
-        last = self._last
-        self._last = {(row.vm, row.device): row.verdict for row in status.vms}
-        return [
-            VerdictChange(row.vm, row.device, previous, row.verdict, row.reason, status.at)
-            for row in status.vms
-            if (previous := last.get((row.vm, row.device))) != row.verdict
-            and (previous is not None or row.verdict in DEGRADED)
-        ]
+        last, self._last = self._last, {}
+        changes = []
+        for row in status.vms:
+            key = row.vm, row.device
+            previous = last.get(key)
+            verdict = previous if row.first_reading else row.verdict
+            if verdict is None:
+                continue
+            self._last[key] = verdict
+            if verdict != previous and (previous is not None or verdict in DEGRADED):
+                changes.append(VerdictChange(*key, previous, verdict, row.reason, status.at))
+        return changes
 
 
 # Counters for metrics.

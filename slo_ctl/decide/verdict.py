@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import and_list
-from slo_ctl.model.sample import VmSample
+from slo_ctl.model.sample import IoCounters, VmSample
 from slo_ctl.model.setting import Outcome
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import Verdict
@@ -77,6 +77,11 @@ class Delivered(NamedTuple):
     """Names of disks that are copied to the device, on which the VM has none."""
 
     @property
+    def first_reading(self) -> bool:
+        """Whether the counters of the VM were read only once yet, so that they have no rates."""
+        return self.window.window_s <= 0 and self.window.totals != IoCounters()
+
+    @property
     def minimum_iops_basis(self) -> float | None:
         """Rate that a minimum is compared with; None: not measured."""
         return self.window.iops if self.drive_iops is None else self.drive_iops
@@ -130,6 +135,8 @@ def judge(
     if delivered.no_mechanism and not (at_maximum and delivered.maximum_slack_iops is not None):
         return Judgement(Verdict.NO_MECHANISM, delivered.no_mechanism)
     if not delivered.asked:
+        if delivered.first_reading:
+            return Judgement(Verdict.IDLE, "its first rates are measured in the next epoch")
         nothing = "nothing was measured" if delivered.window.iops is None else "no request"
         return Judgement(Verdict.IDLE, f"{nothing} in the window")
     if at_maximum and (above := _above_maximum(delivered, maximum)):

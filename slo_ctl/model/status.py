@@ -72,6 +72,8 @@ class VmStatus:
     unapplied: tuple[Outcome, ...] = ()
     group: str = ""
     """Group of whose minimum and maximum `slo` contains a part; empty: none."""
+    first_reading: bool = False
+    """Its counters were read only once yet, so that `idle` is not a change of its verdict."""
 
 
 @dataclass(frozen=True, slots=True)

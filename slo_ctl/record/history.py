@@ -155,13 +155,13 @@ def _write_epoch(
         by_fields[sample.fields].append((at_ms, stream, *sample.numbers))
     for fields, rows_of_fields in by_fields.items():
         connection.executemany(_insert_sample(fields), rows_of_fields)
-    verdicts: dict[int, str] = {stream: vm.verdict for stream, vm in present_vms}
+    verdicts: dict[int, str] = {stream: vm.verdict for stream, vm in present_vms if not vm.first_reading}
     was_set_back = at_ms < written.verdicts_until_ms
     before = _verdicts_at(connection, verdicts, at_ms) if was_set_back else written.verdicts
     changed_verdicts = [
         (stream, at_ms, vm.verdict.value, storable(vm.reason))
         for stream, vm in present_vms
-        if before.get(stream) != vm.verdict
+        if stream in verdicts and before.get(stream) != vm.verdict
     ]
     connection.executemany(
         "INSERT OR REPLACE INTO verdicts (stream, at_ms, verdict, reason) VALUES (?, ?, ?, ?)",
@@ -173,7 +173,7 @@ def _write_epoch(
     )
     rows = _outcome_rows([*outcomes, *(outcome for vm in status.vms for outcome in vm.unapplied)])
     _insert_outcomes(connection, at_ms, (row for row in rows if row not in written.outcomes))
-    seen_at, present = written.seen_at, frozenset(verdicts)
+    seen_at, present = written.seen_at, frozenset(stream for stream, _ in present_vms)
     if abs(status.at - seen_at) >= seen_every_s or present != written.present:
         seen_at = status.at
         connection.executemany(

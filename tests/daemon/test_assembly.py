@@ -13,7 +13,7 @@ from slo_ctl.daemon.status import StatusRows, status_of
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.decide.verdict import Delivered
 from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, Vm, VmState
-from slo_ctl.model.sample import VmSample
+from slo_ctl.model.sample import IoCounters, VmSample
 from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import ResolvedSlo, Slo, SloGroup
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus
@@ -80,6 +80,16 @@ def test_streams_of_one_vm_are_one_row() -> None:
     assert (row.iops, row.ops_blocks, row.ops_bytes, row.ops_share) == (160.0, 10, 400, 0.2)
     assert (row.p99_write_us, row.waf) == (20.0, 1.5)
     assert row.u == pytest.approx(20 / 60)
+
+
+def test_only_a_vm_that_may_do_io_has_a_first_reading() -> None:
+    first = replace(SSD, vms={"web": Delivered(VmSample("web", 0.0, IoCounters(reads=7)))})
+    _, row = build(first)
+    assert (row.verdict, row.first_reading) == (Verdict.IDLE, True)
+    _, row = build(first, replace(WEB, state=VmState.PAUSED))
+    assert (row.verdict, row.first_reading) == (Verdict.IDLE, False)
+    _, row = build(replace(SSD, vms={"web": Delivered(VmSample("web", 0.0))}))
+    assert (row.verdict, row.first_reading) == (Verdict.IDLE, False)
 
 
 def test_device_problem_and_stopped_vm_are_shown() -> None:

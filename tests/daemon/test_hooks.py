@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,17 @@ def test_first_verdict_counts_only_if_the_slo_is_missed() -> None:
     assert changes.update(_status_of(web=OK, db=SHORT)) == []
     assert changes.update(_status_of(web=IDLE)) == [change("web", IDLE, OK)]
     assert changes.update(_status_of(web=IDLE, db=OK)) == []
+
+
+def test_first_reading_of_counters_is_no_change_of_verdict() -> None:
+    """A restart of the daemon or a reload with another window told hooks ok, idle, ok."""
+    changes = VerdictChanges()
+    first = _status_of(web=IDLE)
+    first = replace(first, vms=tuple(replace(row, first_reading=True) for row in first.vms))
+    assert changes.update(first) == []
+    assert changes.update(_status_of(web=OK)) == []
+    assert changes.update(first) == []
+    assert changes.update(_status_of(web=SHORT)) == [change("web", SHORT, OK)]
 
 
 def _status_of(**verdicts: Verdict) -> HostStatus:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.decide.verdict import Delivered, Judgement, is_behind, judge, unknown_vm
-from slo_ctl.model.sample import VmSample
+from slo_ctl.model.sample import IoCounters, VmSample
 from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import Verdict
@@ -35,6 +35,13 @@ BUSY = delivered(100.0, share=0.1)
     [
         (Delivered(VmSample("web", 10.0, iops=0.0)), Slo(min_iops=5), 0.1, Verdict.IDLE, "no request"),
         # In the first epoch nothing is known about the requests of a VM, which may be busy.
+        (
+            Delivered(VmSample("web", 0.0, IoCounters(reads=7))),
+            Slo(min_iops=5),
+            0.1,
+            Verdict.IDLE,
+            "its first rates are measured in the next epoch",
+        ),
         (Delivered(), Slo(min_iops=5), 0.1, Verdict.IDLE, "nothing was measured in the window"),
         (BUSY, Slo(), 0.1, Verdict.OK, "10.0% of the device's IOPS, target 10.0%"),
         (BUSY, Slo(), 0.109, Verdict.OK, "10.0%"),
