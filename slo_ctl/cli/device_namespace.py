@@ -96,7 +96,7 @@ def _wait_for_addresses(run: RunPlaces, namespace: str) -> list[str]:
 
     export, vhost_user = run.export(namespace), run.vhost_user_socket(namespace)
     if not wait_for(partial(is_listening, export), _SOCKETS_TIMEOUT_S, _SOCKETS_POLL_S):
-        return [f"note: {export} does not exist yet; it will once the device is served again"]
+        return [f"note: `device serve` has not created {export} yet; clients can connect once it has"]
     lines = [f"NBD: {nbd_uri(export, namespace)}"]
     # The vhost-user socket, if the device is served with any, is created just after it.
     has_vhost_user = run.vhost_user.is_dir() and any(run.vhost_user.iterdir())
