@@ -57,6 +57,15 @@ def test_damaged_file_is_named_and_kept(tmp_path: Path, text: str, message: str,
     assert path.read_text() == text
 
 
+def test_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    path, file = tmp_path / "file.json", tmp_path / "elsewhere" / "kept.json"
+    path.symlink_to(file)
+    store(path).write(Content(1, (2.0,)))
+    assert path.is_symlink()
+    assert store(file).read() == Content(1, (2.0,))
+
+
 def test_fifo_in_place_of_the_file_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "file.json")
     with pytest.raises(UserError, match="is not a regular file") as refused:

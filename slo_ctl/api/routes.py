@@ -320,6 +320,28 @@ class Api:
         return json.dumps(_openapi(self._routes)).encode()
 
 
+_ERROR = {
+    "description": "An error: what was refused or failed, and what to do about it.",
+    "content": {
+        JSON_TYPE: {
+            "schema": {
+                "type": "object",
+                "required": ["format_version", "error"],
+                "properties": {
+                    "format_version": {"type": "integer"},
+                    "error": {
+                        "type": "object",
+                        "required": ["message", "hint"],
+                        "properties": {"message": {"type": "string"}, "hint": {"type": "string"}},
+                    },
+                },
+            }
+        }
+    },
+}
+"""OpenAPI's description of `refusal`."""
+
+
 def _openapi(routes: tuple[Route, ...]) -> dict[str, Any]:
     """OpenAPI 3.1 description, with schemas generated from the types."""
     kinds = {kind: None for route in routes for kind in (route.reply, route.query, route.body) if kind}
@@ -333,7 +355,7 @@ def _openapi(routes: tuple[Route, ...]) -> dict[str, Any]:
         ok: dict[str, Any] = {"description": route.summary}
         if route.reply is not None:
             ok["content"] = {JSON_TYPE: {"schema": schemas[route.reply, "serialization"]}}
-        operation: dict[str, Any] = {"summary": route.summary, "responses": {"200": ok}}
+        operation: dict[str, Any] = {"summary": route.summary, "responses": {"200": ok, "default": _ERROR}}
         names = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
         operation["parameters"] = names if "{name}" in route.path else []
         for name, schema in route.query.model_json_schema().get("properties", {}).items():
@@ -348,8 +370,7 @@ def _openapi(routes: tuple[Route, ...]) -> dict[str, Any]:
             "title": "slo-ctl",
             "version": tool_version(),
             "description": "Status and SLOs of the VMs of this host. Times are seconds since 1970 (UTC). "
-            "JSON replies also have a field format_version; errors are "
-            '{"format_version": 1, "error": {"message": ..., "hint": ...}}.',
+            "JSON replies also have a field format_version.",
         },
         "paths": paths,
         "components": {"schemas": shared.get("$defs", {})},

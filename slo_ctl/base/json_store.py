@@ -80,8 +80,9 @@ class JsonStore(Generic[T]):
         """Replace the file atomically, also in a crash; the content is on disk on return."""
         text = self._adapter.dump_json(content, indent=2)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self.path, text + b"\n", self._mode)
+            path = self.path.resolve()  # a link of the operator stays
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, text + b"\n", self._mode)
         except OSError as error:
             raise UserError(
                 f"{self.path} cannot be written: {error.strerror}; nothing was changed",

@@ -406,7 +406,10 @@ class History:
         self.close()
         if isinstance(error, OSError) or not is_damage(error):
             raise history_error(error, self.path) from error
-        damaged_path = self.path.with_name(self.path.name + _DAMAGED_SUFFIX)
+        damaged_path, number = self.path.with_name(self.path.name + _DAMAGED_SUFFIX), 1
+        while damaged_path.exists():
+            number += 1
+            damaged_path = damaged_path.with_suffix(f"{_DAMAGED_SUFFIX}{number}")
         try:
             self.path.replace(damaged_path)
             for suffix in ("-wal", "-shm"):  # they belong to the old file

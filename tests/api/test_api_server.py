@@ -279,6 +279,11 @@ def test_openapi_describes_real_routes(served: Served) -> None:
     schemas = api["components"]["schemas"]
     status = schemas[reply["$ref"].rpartition("/")[2]]
     assert {field.name for field in dataclasses.fields(HostStatus)} == set(status["properties"])
+    error = api["paths"]["/v1/status"]["get"]["responses"]["default"]["content"]["application/json"]["schema"]
+    refused = _raw(served.path, b"GET /v1/absent HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    refusal = json.loads(refused.partition(b"\r\n\r\n")[2])
+    assert refusal.keys() == error["properties"].keys()
+    assert refusal["error"].keys() == error["properties"]["error"]["properties"].keys()
     assert schemas["Verdict"]["enum"] == [verdict.value for verdict in Verdict]
     assert {field.name for field in dataclasses.fields(VmStatus)} == set(schemas["VmStatus"]["properties"])
 

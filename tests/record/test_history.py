@@ -332,6 +332,16 @@ def test_damaged_file_is_renamed(history: History, path: Path) -> None:
     assert path.with_name("history.db.damaged").read_bytes().startswith(b"no database")
 
 
+def test_second_damaged_file_does_not_replace_the_first(path: Path) -> None:
+    path.parent.mkdir()
+    for content in (b"first" * 1000, b"second" * 1000, b"third" * 1000):
+        path.write_bytes(content)
+        with closing(History(path, DAY, BIG)) as history, pytest.raises(HistoryError, match="was damaged"):
+            history.add(at(0))
+    kept = {file.suffix: file.read_bytes()[:5] for file in path.parent.glob("history.db.*")}
+    assert kept == {".damaged": b"first", ".damaged2": b"secon", ".damaged3": b"third"}
+
+
 def test_file_damaged_while_open_is_renamed(history: History, path: Path) -> None:
     for second in range(300):
         history.add(host_status(vms=tuple(vm_status(f"vm{i}") for i in range(20)), at=START + second))
