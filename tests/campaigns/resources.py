@@ -179,8 +179,9 @@ def fake_clock() -> Path | None:
 
 def sound(status: HostStatus) -> bool:
     """Each VM has a share, and none misses its minimum."""
-    return len(status.vms) == len(NAMES) and all(
-        vm.share is not None and vm.iops and vm.verdict is not Verdict.INSUFFICIENT for vm in status.vms
+    own = [row for row in status.vms if row.vm in NAMES]
+    return len(own) == len(NAMES) and all(
+        vm.share is not None and vm.iops and vm.verdict is not Verdict.INSUFFICIENT for vm in own
     )
 
 

@@ -216,7 +216,9 @@ def test_unknown_client_is_named_with_the_configuration_to_add(root: Path) -> No
             assert notes == [f"ssd0/ssd0 is used by no known VM: {what_to_write}"]
             (root / "slo-ctl.toml").write_text(f'{config}[vm.ssd0]\nnamespaces = ["ssd0/ssd0"]\n')
             daemon.api.post("/v1/reload")
-            daemon.eventually("the VM", lambda s: [row.device for row in s.vms] == ["ssd0"])
+            daemon.eventually(
+                "the VM", lambda s: [row.device for row in s.vms if row.vm == "ssd0"] == ["ssd0"]
+            )
             assert "no known VM" not in " ".join(daemon.status().notes)
     finally:
         server.stop()

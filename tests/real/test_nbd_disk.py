@@ -20,7 +20,7 @@ from serving import Server, make_device, require, run, served
 from yardstick import Yardstick
 
 from slo_ctl.drives.control import ControlError
-from slo_ctl.model.status import Verdict
+from slo_ctl.model.status import HostStatus, Verdict, VmStatus
 
 GROUP = "measured times, and the kernel's switches"
 
@@ -133,8 +133,10 @@ def test_status_shows_shares_of_the_time_of_a_disk(root: Path) -> None:
         ]
         try:
             # A disk that serves requests in order of arrival has no shares.
-            unknown = daemon.eventually("both read", lambda s: all(vm.share for vm in s.vms))
-            assert {(vm.verdict, vm.target_share, vm.target_iops) for vm in unknown.vms} == {
+            unknown = daemon.eventually(
+                "both read", lambda s: bool(rows := _on_disk(s)) and all(vm.share for vm in rows)
+            )
+            assert {(vm.verdict, vm.target_share, vm.target_iops) for vm in _on_disk(unknown)} == {
                 (Verdict.NO_MECHANISM, None, None)
             }
             assert unknown.devices[0].share_by == "device-time"
@@ -143,13 +145,17 @@ def test_status_shows_shares_of_the_time_of_a_disk(root: Path) -> None:
             daemon.eventually(
                 "entitled by weight",
                 lambda s: (
-                    [vm.target_share for vm in s.vms] == pytest.approx([0.75, 0.25])
-                    and [vm.share for vm in s.vms] == pytest.approx([0.75, 0.25], abs=0.1)
+                    [vm.target_share for vm in _on_disk(s)] == pytest.approx([0.75, 0.25])
+                    and [vm.share for vm in _on_disk(s)] == pytest.approx([0.75, 0.25], abs=0.1)
                 ),
             )
         finally:
             stop.set()
         assert all(each.result() for each in ended)
+
+
+def _on_disk(status: HostStatus) -> list[VmStatus]:
+    return [row for row in status.vms if row.device == "d"]
 
 
 def _read_at_random(server: Server, name: str, seed: int, stop: threading.Event) -> int:
