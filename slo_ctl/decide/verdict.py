@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import and_list
-from slo_ctl.model.sample import IoCounters, VmSample
+from slo_ctl.model.host import IoCounters
+from slo_ctl.model.sample import VmSample
 from slo_ctl.model.setting import Outcome
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import Verdict

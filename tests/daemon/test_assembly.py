@@ -12,8 +12,8 @@ from slo_ctl.daemon.slos import EpochSlos
 from slo_ctl.daemon.status import StatusRows, status_of
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.decide.verdict import Delivered
-from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, Vm, VmState
-from slo_ctl.model.sample import IoCounters, VmSample
+from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Vm, VmState
+from slo_ctl.model.sample import VmSample
 from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import ResolvedSlo, Slo, SloGroup
 from slo_ctl.model.status import HostStatus, Verdict, VmStatus

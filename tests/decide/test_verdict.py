@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.decide.verdict import Delivered, Judgement, is_behind, judge, unknown_vm
-from slo_ctl.model.sample import IoCounters, VmSample
+from slo_ctl.model.host import IoCounters
+from slo_ctl.model.sample import VmSample
 from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import Verdict
