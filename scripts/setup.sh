@@ -63,14 +63,16 @@ holds() { [ -f "$1" ] && [ "$(<"$1")" = "$2" ]; } # holds KEYFILE KEY
 
 # --- system packages ------------------------------------------------------------------------------------------
 
-can_apt() { is_root && has apt-get; }
+# Packages are installed by root, or with sudo where it needs no password; for others the command is printed.
+can_apt() { has apt-get && { is_root || sudo -n true 2>/dev/null; }; }
+as_root() { if is_root; then "$@"; else sudo -n "$@"; fi; }
 
 # Another package manager may be running (unattended upgrades on a fresh machine): wait for its locks.
 # Installing waits by itself; fetching the lists does not, so it is retried.
 apt_update() {
     local attempt
     for attempt in 1 2 3 4 5 6; do
-        apt-get update && return
+        as_root apt-get update && return
         sleep $((attempt * 2))
     done
     # Stale lists may suffice; otherwise installing fails.
@@ -83,7 +85,7 @@ fresh_lists() {
 }
 
 apt_install() { # the lock's descriptor is closed, so that services started by packages do not keep it
-    DEBIAN_FRONTEND=noninteractive \
+    as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends "$@" 9>&-
 }
 
