@@ -26,7 +26,6 @@ from slo_ctl.profile.store import (
     ProfileStore,
     R,
     RecordStore,
-    rows,
 )
 from slo_ctl.profile.sweep import Ended, StoppingRule, SweepPlan, next_task
 from slo_ctl.profile.sweep import run as measure
@@ -225,7 +224,7 @@ def profile_target(
         def keep(measurements: Sequence[Measurement]) -> None:
             nonlocal profile
             if len(measurements) > len(profile.measurement):
-                profile = store.keep(profile, measurement=rows(measurements))
+                profile = store.keep(profile, measurement=tuple(measurements))
 
         plan = plan_for(request, initial, opened.sizes_bytes, opened.directions)
         if is_precise(plan, initial, progress):
@@ -233,7 +232,7 @@ def profile_target(
         try:
             conditioning = opened.prepare(request.precondition, initial.conditioning, progress)
             profile = profile.model_copy(update={"conditioning": conditioning})
-            session = measure(plan, opened.fio, initial.measurements(), progress, keep)
+            session = measure(plan, opened.fio, initial.measurement, progress, keep)
         finally:
             opened.fio.remove()
         profile = ended_profile(profile, initial, session.ended)
@@ -255,7 +254,7 @@ def plan_for(
 
 def is_precise(plan: SweepPlan, initial: Profile, progress: ProgressSink) -> bool:
     """Whether the stored profile is precise enough, which is then reported."""
-    if next_task(initial.measurements(), plan.sizes_bytes, plan.accesses, plan.rule) is not None:
+    if next_task(initial.measurement, plan.sizes_bytes, plan.accesses, plan.rule) is not None:
         return False
     progress.note("the stored profile is precise enough: --budget or --precision refine it")
     return True

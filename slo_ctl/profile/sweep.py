@@ -208,7 +208,9 @@ def longest_s(
     random_s = [
         item.access_time_s
         for item in measurements
-        if item.size_bytes >= size_bytes and item.access == Access(Order.RANDOM, access.direction)
+        if item.size_bytes >= size_bytes
+        and item.access.order is Order.RANDOM
+        and item.access.direction is access.direction
     ]
     if not random_s:
         return plan.test_s
