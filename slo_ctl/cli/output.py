@@ -121,7 +121,6 @@ class Outputs:
             check_writable("--save-json", self.save_json, taken)
         if self.report is not None:
             check_writable("--report", self.report, {**taken, "the file of --save-json": self.save_json})
-        if self.report is not None:
             check_html("--report", self.report)
             require_package("jinja2")
 
