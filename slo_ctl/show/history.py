@@ -45,7 +45,7 @@ class HistoryEvent:
 _MAX_CURVE_WIDTH, _MIN_CURVE_WIDTH = 80, 8
 
 
-def history_lines(history: VmHistory, width: int | None = None) -> Iterator[Text]:
+def history_lines(history: VmHistory, width: int | None) -> Iterator[Text]:
     """The interval, and the curve of IOPS on each device, within `width` unless that is None."""
     yield Text(
         f"{printable(history.vm)}: {clock(history.since, dated=True)} to {clock(history.until, dated=True)}, "
