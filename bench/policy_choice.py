@@ -31,7 +31,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ from slo_ctl.decide.levers import ManagedDevices, settings_for
 from slo_ctl.decide.scheduler import Needs
 from slo_ctl.drives.places import places
 from slo_ctl.host.block_device import probe
-from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
+from slo_ctl.host.cgroup import CgroupTree, CounterReader, find_tree
 from slo_ctl.model.host import FoundBy, Vm
 from slo_ctl.model.setting import OutcomeState, Setting
 from slo_ctl.model.slo import Slo
@@ -150,7 +150,8 @@ class Bench:
 
     def _counted(self) -> list[int]:
         """Requests of each group on the device so far."""
-        found = [read_counters(self._tree, vm.cgroup or "", print).get(self._number) for vm in self._vms]
+        with closing(CounterReader(self._tree)) as reader:
+            found = [reader.read(vm.cgroup or "", print).get(self._number) for vm in self._vms]
         return [(each.reads or 0) + (each.writes or 0) if each else 0 for each in found]
 
     def _fio(

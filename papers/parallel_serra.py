@@ -14,7 +14,7 @@ from papers.serra.devices import VirtualNodes
 from papers.serra.profiles import CLASSES, LABELS, SMALL_SSD, complete, file_mb, make_device
 from slo_ctl.base.progress import Silent
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
-from slo_ctl.model.measurement import ACCESSES, Access, Benchmark, Direction, Order, accesses_of
+from slo_ctl.model.measurement import ACCESSES, SEQ_READ, Benchmark, Direction, accesses_of
 from slo_ctl.profile.sweep import StoppingRule, SweepPlan
 
 WORKERS = (1, 2, 4, 8, 16)
@@ -358,9 +358,7 @@ def small_requests(trial: Trial) -> list[Panel]:
             )
             cells[name, direction.value] = random / sequential
             if name == "SSD" and direction is Direction.READ:
-                ahead = device.measure(
-                    Access(Order.SEQUENTIAL, direction), _READ_AHEAD, 0, None
-                ).access_time_s
+                ahead = device.measure(SEQ_READ, _READ_AHEAD, 0, None).access_time_s
                 cells[f"{name}, reading 64 KiB ahead", direction.value] = random / (
                     ahead * size / _READ_AHEAD
                 )

@@ -27,7 +27,7 @@ from slo_ctl.profile.session import (
     is_precise,
     plan_for,
 )
-from slo_ctl.profile.store import Measured, NodeShare, Profile, ProfileStore, rows
+from slo_ctl.profile.store import Measured, NodeShare, Profile, ProfileStore
 from slo_ctl.profile.sweep import Ended, SweepPlan, max_tests_left
 
 _TIMEOUT_S = 1.0
@@ -201,12 +201,12 @@ def profile_with_nodes(
         if store.path(profile.identity) != store.path(identity):
             _withdraw(store, profile, begun)
         profile = profile.model_copy(
-            update={"identity": identity, "measurement": rows(measurements), "updated": now_text()}
+            update={"identity": identity, "measurement": tuple(measurements), "updated": now_text()}
         )
         if profile.measurement:
             store.save(profile)
 
-    collected = Coordinator(plan, first.span_bytes, begun.measurements(), transport).run(
+    collected = Coordinator(plan, first.span_bytes, begun.measurement, transport).run(
         sorted(ready), progress, keep
     )
     collected.left_out |= left_out

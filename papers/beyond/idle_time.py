@@ -20,12 +20,13 @@ from slo_ctl.base.progress import Silent
 from slo_ctl.decide.profile_fit import Fit, RatioSummary, analyse
 from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, draw_points
 from slo_ctl.model.measurement import ACCESSES, Direction, Measurement
-from slo_ctl.profile.session import DEFAULT_POINTS, DEFAULT_TEST_S
 from slo_ctl.profile.sweep import StoppingRule, SweepPlan
 from slo_ctl.profile.sweep import run as profile
 
 _ROTATING = ("HDD", "RAID-0")
 _ERROR_PERCENT = 5.0
+_POINTS, _TEST_S = 3, 1.0
+"""Defaults of `slo-ctl device profile`."""
 _PERIODS = (2, 4, 8, 16)
 _PERIOD_S = 30.0
 _FILE_MB = 200
@@ -37,7 +38,7 @@ def _profiled(
 ) -> list[Measurement]:
     """One session of `slo-ctl device profile --budget`, with its own file."""
     rule = StoppingRule(precision=0.0, max_repetitions=1_000_000)
-    plan = SweepPlan(sizes, ACCESSES, rule, DEFAULT_TEST_S, budget_s)
+    plan = SweepPlan(sizes, ACCESSES, rule, _TEST_S, budget_s)
     benchmark = make_device(device, _FILE_MB)(seed, True)
     return profile(plan, benchmark, before, Silent(), lambda _all: None).measurements
 
@@ -59,7 +60,7 @@ def idle_time(trial: Trial) -> list[Panel]:
     periods = _PERIODS[:-1] if trial.quick else _PERIODS
     for device in _ROTATING[:1] if trial.quick else _ROTATING:
         whole = complete(device, _FILE_MB, 1)
-        sizes = draw_points(DEFAULT_INTERVALS, DEFAULT_POINTS, trial.seed)
+        sizes = draw_points(DEFAULT_INTERVALS, _POINTS, trial.seed)
         found: list[Measurement] = []
         columns = {}
         for number in range(1, periods[-1] + 1):

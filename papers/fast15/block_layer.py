@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from papers.fast15.setup import EMULATED, SYNTHETIC, WORKLOADS
@@ -21,7 +21,7 @@ from slo_ctl.drives.places import places
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.drives.store import DeviceStore, precondition
-from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
+from slo_ctl.host.cgroup import CgroupTree, CounterReader, find_tree
 from slo_ctl.profile.fio import CLOCK
 from slo_ctl.profile.identity import named_device
 from traces.batch import Op
@@ -254,11 +254,10 @@ class _Experiment:
     def _bytes(self, path: str, groups: Sequence[Path]) -> list[int]:
         number = named_device(path, _SYS)
         found = []
-        for group in groups:
-            counters = read_counters(
-                self._tree, f"/{group.relative_to(self._tree.root)}", lambda _note: None
-            ).get(number)
-            found.append((counters.read_bytes or 0) + (counters.written_bytes or 0) if counters else 0)
+        with closing(CounterReader(self._tree)) as reader:
+            for group in groups:
+                counters = reader.read(self._tree.name(group), lambda _note: None).get(number)
+                found.append((counters.read_bytes or 0) + (counters.written_bytes or 0) if counters else 0)
         return found
 
 

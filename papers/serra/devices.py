@@ -16,6 +16,7 @@ from slo_ctl.decide.profile_fit import RatioSummary, half_width
 from slo_ctl.drives.build import parse_device, plan_drive
 from slo_ctl.model.measurement import (
     ACCESSES,
+    RAND_READ,
     WHOLE,
     Access,
     Benchmark,
@@ -128,7 +129,7 @@ class Buffer:
 
     def depth(self, access: Access, size_bytes: int) -> int:
         """Requests that the flash processes at once, while the host has one outstanding."""
-        if access == Access(Order.RANDOM, Direction.READ):
+        if access is RAND_READ:
             return 1
         return max(1, self.size_bytes // size_bytes)
 
@@ -136,7 +137,7 @@ class Buffer:
         """Flash and interface work at the same time; a random read waits for its command first."""
         transfer_s = requests * size_bytes / self.interface_bytes_s
         commands_s = requests * self.command_s
-        if access == Access(Order.RANDOM, Direction.READ):
+        if access is RAND_READ:
             return commands_s + max(flash_s, transfer_s)
         return max(flash_s, commands_s + transfer_s)
 
@@ -332,7 +333,7 @@ class Complete:
         return fmean(
             self.ratio(direction, size)
             for access, size in self.times_s
-            if access == Access(Order.RANDOM, direction)
+            if access.order is Order.RANDOM and access.direction is direction
         )
 
     def errors(self, summary: RatioSummary) -> list[float]:

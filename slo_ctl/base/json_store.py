@@ -68,7 +68,7 @@ class JsonStore(Generic[T]):
                     f"{self.path}: format_version {version!r}, this program reads {FORMAT_VERSION}",
                     f"use the slo-ctl that wrote it, or {self._repair}",
                 ) from None
-            if error.errors()[0]["type"] == "extra_forbidden":
+            if error.errors()[0]["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
                 unknown = ".".join(map(str, error.errors()[0]["loc"]))
                 raise UserError(
                     f"{self.path}: {unknown} is not known to this version of slo-ctl",

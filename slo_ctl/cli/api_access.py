@@ -77,7 +77,7 @@ def not_reachable(reason: str, hint: str) -> UnreachableError:
     return UnreachableError(f"the daemon is not reachable: {reason}", hint)
 
 
-def start_hint(root: Path | None, reason: str = "") -> str:
+def start_hint(root: Path | None, reason: str) -> str:
     """How to start the daemon, or how to get access to its socket."""
     if os.strerror(errno.EACCES) in reason:
         return "run as root, or join the group of [api] group (default: slo-ctl)"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -69,85 +68,73 @@ def _warn_errors(errors: Iterable[UserError]) -> None:
             warn(f"hint: {error.hint}")
 
 
+_Devices = Sequence[tuple["DeviceConfig", Path]]
+"""Devices with a path, and their paths."""
+
+
 def _notes(config: Config) -> list[str]:
     """What may not be meant: values that are overridden, and paths that may change."""
-    links = (
-        (device, link)
-        for device in config.devices
-        if device.path is not None and (link := _link_that_stays(Path(device.path))) is not None
-    )
+    devices = [(device, Path(device.path)) for device in config.devices if device.path is not None]
+    checks = (_not_lasting, _not_devices, _same_disks, _built_on_others)
     return [
         *config.notes,
         *(
-            f"device {device.name} ({device.source}): {device.path} may be another drive after a boot; "
-            f"{link} stays"
-            for device, link in links
+            f"device {device.name} ({device.source}): {problem}"
+            for check in checks
+            for device, problem in check(devices)
         ),
-        *_not_devices(config),
-        *_same_disks(config),
-        *_built_on_others(config),
     ]
+
+
+def _not_lasting(devices: _Devices) -> Iterator[tuple[DeviceConfig, str]]:
+    """Paths to a block device of which there is a link that stays."""
+    for device, path in devices:
+        try:
+            number = device_number(path.stat().st_rdev)
+        except OSError:
+            continue
+        if not path.is_symlink() and (link := lasting_link(path, nsid_of(number, SYS), BY_ID)):
+            yield device, f"{path} may be another drive after a boot; {link} stays"
 
 
 def _is_device(path: Path) -> bool:
     return path.is_block_device() or path.is_char_device()
 
 
-def _not_devices(config: Config) -> Iterator[str]:
-    """A note for each path at which there is nothing or no device, which may be a typing error."""
-    for device in config.devices:
-        if device.path is None:
-            continue
-        path = Path(device.path)
+def _not_devices(devices: _Devices) -> Iterator[tuple[DeviceConfig, str]]:
+    """Paths at which there is nothing or no device, which may be a typing error."""
+    for device, path in devices:
         if not path.exists():
-            yield f"device {device.name} ({device.source}): there is no {path} now"
+            yield device, f"there is no {path} now"
         elif not _is_device(path):
-            yield f"device {device.name} ({device.source}): {path} is not a device now"
+            yield device, f"{path} is not a device now"
 
 
-def _built_on_others(config: Config) -> Iterator[str]:
-    """A note for each device on another one of the configuration, such as a volume on its drive."""
+def _same_disks(devices: _Devices) -> Iterator[tuple[DeviceConfig, str]]:
+    """Paths to a block device that another device has, too."""
+    first: dict[int, DeviceConfig] = {}
+    for device, path in devices:
+        if path.is_block_device():
+            other = first.setdefault(path.stat().st_rdev, device)
+            if other is not device:
+                yield device, f"{path} is the block device of {other.name}, too: remove one of them"
+
+
+def _built_on_others(devices: _Devices) -> Iterator[tuple[DeviceConfig, str]]:
+    """Devices on another one of the configuration, such as a volume on its drive."""
     numbers = {}
-    for device in config.devices:
-        if device.path is not None and _is_device(Path(device.path)):
+    for device, path in devices:
+        if _is_device(path):
             with suppress(OSError, ValueError):
-                numbers[device.name] = device_behind(device.path, SYS)
-    for device in config.devices:
+                numbers[device.name] = device_behind(str(path), SYS)
+    for device, path in devices:
         number = numbers.get(device.name)
         below = () if number is None else devices_below(number, SYS)
-        for other in config.devices:
+        for other, _ in devices:
             if numbers.get(other.name) in below:
-                yield (
-                    f"device {device.name} ({device.source}): {device.path} is on {other.name}, which is "
-                    f"managed, too: requests count and are limited on both; better manage only {other.name}"
-                )
-
-
-def _same_disks(config: Config) -> Iterator[str]:
-    """A note for each path to a block device that another device has, too."""
-    first: dict[int, DeviceConfig] = {}
-    for device in config.devices:
-        try:
-            found = None if device.path is None else Path(device.path).stat()
-        except OSError:
-            continue
-        if found is None or not stat.S_ISBLK(found.st_mode):
-            continue
-        other = first.setdefault(found.st_rdev, device)
-        if other is not device:
-            yield (
-                f"device {device.name} ({device.source}): {device.path} is the block device of "
-                f"{other.name}, too: remove one of them"
-            )
-
-
-def _link_that_stays(path: Path) -> Path | None:
-    """A link to a block device; None if the path is a link already, or there is none."""
-    try:
-        number = device_number(path.stat().st_rdev)
-    except OSError:
-        return None
-    return None if path.is_symlink() else lasting_link(path, nsid_of(number, SYS), BY_ID)
+                problem = f"{path} is on {other.name}, which is managed, too"
+                effect = f"requests count and are limited on both; better manage only {other.name}"
+                yield device, f"{problem}: {effect}"
 
 
 @app.command()

@@ -105,11 +105,11 @@ def _beginnings(names: Iterable[str]) -> tuple[str, ...]:
 class Outputs:
     """Where the result of a replay or simulation goes."""
 
-    json: bool = False
+    json: bool
     """One JSON object on stdout instead of the tables."""
-    save_json: Path | None = None
-    report: Path | None = None
-    quiet: bool = False
+    save_json: Path | None
+    report: Path | None
+    quiet: bool
     """Whether progress is not shown."""
 
     def check(self, taken: Mapping[str, Path | None] = MappingProxyType({})) -> None:
@@ -121,7 +121,6 @@ class Outputs:
             check_writable("--save-json", self.save_json, taken)
         if self.report is not None:
             check_writable("--report", self.report, {**taken, "the file of --save-json": self.save_json})
-        if self.report is not None:
             check_html("--report", self.report)
             require_package("jinja2")
 

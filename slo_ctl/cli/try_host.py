@@ -155,7 +155,7 @@ class TryHost:
         self.guests = None
         _check_fio_has_nbd()
 
-    def start_fio(self, vm: str, queue_depth: int, trace: Path | None = None) -> int:
+    def start_fio(self, vm: str, queue_depth: int, trace: Path | None) -> int:
         """Start fio with random writes of 4 KiB, or with the requests of a trace, in the cgroup of the VM.
 
         It runs until `close`. Returns the number of requests of the trace. Raises UserError.

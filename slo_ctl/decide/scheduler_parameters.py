@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slo_ctl.decide.profile_fit import Analysis
-from slo_ctl.model.measurement import Access, Direction, Order, accesses_of
+from slo_ctl.model.measurement import RAND_READ, RAND_WRITE, Access, Direction, accesses_of
 
 # Thresholds of the choice of an I/O scheduler, each with its source.
 
@@ -251,9 +251,7 @@ def too_fast_for_bfq(analysis: Analysis | None) -> str:
     if analysis is None:
         return ""
     times = [
-        time
-        for direction in Direction
-        if (time := page_time_s(analysis, Access(Order.RANDOM, direction))) is not None
+        time for access in (RAND_READ, RAND_WRITE) if (time := page_time_s(analysis, access)) is not None
     ]
     if not times:
         return ""

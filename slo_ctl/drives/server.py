@@ -52,24 +52,24 @@ most that was ever in it.
 class ServeOptions:
     """How a device is served."""
 
-    latency: str = "none"
+    latency: str
     """`real`: requests complete when the modelled drive would complete them; `none`: at once."""
-    time_scale: float = 1.0
+    time_scale: float
     """Real seconds per modelled second."""
-    threads: int | None = None
+    threads: int | None
     """Requests processed at a time on each NBD connection; None: depending on `latency`."""
-    checkpoint_s: float = 60.0
-    group: str | None = None
+    checkpoint_s: float
+    group: str | None
     """Group that owns the sockets of the exports."""
-    nvme_tcp: NvmeTcp | None = None
+    nvme_tcp: NvmeTcp | None
     """Address for NVMe hosts; None: no NVMe/TCP."""
-    vhost_user: bool = False
+    vhost_user: bool
     """Whether each namespace also has a vhost-user socket."""
-    poll_us: int | None = None
+    poll_us: int | None
     """How long clients are polled after a request; None: the server's default."""
-    tls_certificates: Path | None = None
+    tls_certificates: Path | None
     """Directory of certificates, with which NBD clients must use TLS; None: no TLS."""
-    tls_verify_peer: bool = False
+    tls_verify_peer: bool
     """Whether NBD clients need a certificate."""
 
 

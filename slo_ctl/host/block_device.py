@@ -87,7 +87,7 @@ _STABLE = ("nvme-uuid.", "nvme-eui.", "nvme-nvme.")
 """Prefixes of udev's links, preferred first: by identifier of the namespace, or by drive and NSID."""
 
 
-def lasting_link(block: Path, nsid: int | None, by_id: Path = BY_ID) -> Path | None:
+def lasting_link(block: Path, nsid: int | None, by_id: Path) -> Path | None:
     """A link of udev to a block device that stays when the kernel names devices in another order, if any.
 
     `nsid`: of an NVMe namespace; None: another device. Of an NVMe drive, a link by model and serial number

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -97,11 +98,8 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
 
 def _disconnect(connection: socket.socket) -> None:
-    try:
+    with suppress(OSError):  # already closed by its thread
         connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        # Already closed by its thread.
-        return
 
 
 class TcpListener:

@@ -80,7 +80,7 @@ class BoundedCalls:
         self,
         service: str,
         *,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`service` names the called service in error messages."""

@@ -238,14 +238,6 @@ _Parser = Callable[[str], tuple[_Values, int]]
 _Texts = list[str | None]
 
 
-def read_counters(tree: CgroupTree, cgroup: str, note: Callable[[str], None]) -> ByDevice:
-    """Counters of a group including those inside it; empty when it does not exist or did no I/O.
-
-    `note` receives a sentence for each error.
-    """
-    return CounterReader(tree).read(cgroup, note)
-
-
 @dataclass(slots=True)
 class _Group:
     """The last reading of a group."""
@@ -283,7 +275,10 @@ class CounterReader:
         self._files = OpenFiles()
 
     def read(self, cgroup: str, note: Callable[[str], None]) -> ByDevice:
-        """As `read_counters`; returns the same object as before if nothing has changed."""
+        """Counters of a group including those inside it; empty when it does not exist or did no I/O.
+
+        The same object as before if nothing has changed. `note` receives a sentence for each error.
+        """
         group = self._last.get(cgroup)
         if group is None:
             group = self._last[cgroup] = self._new_group(cgroup)

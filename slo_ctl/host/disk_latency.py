@@ -137,7 +137,7 @@ class LatencyWatch(WatchThread):
     The thread starts with the first VM.
     """
 
-    def __init__(self, uri: str, *, monitor: bool = False) -> None:
+    def __init__(self, uri: str, *, monitor: bool) -> None:
         """`monitor`: histograms that libvirt does not report are read by monitor commands."""
         super().__init__("slo-ctl latencies", _CLOSE_TIMEOUT_S)
         self._uri = uri

@@ -391,18 +391,14 @@ def _process_socket() -> Any:
 
 
 def _limit_buffer(descriptor: int) -> None:
-    view = socket.socket(fileno=os.dup(descriptor))
-    try:
+    with socket.socket(fileno=os.dup(descriptor)) as view:
         view.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PROCESS_BUFFER_BYTES)
-    finally:
-        view.close()
 
 
 def _drain(descriptor: int, interesting: Callable[[bytes], bool]) -> bool:
     """Read all queued datagrams; whether one of them was interesting or any was lost."""
-    view = socket.socket(fileno=os.dup(descriptor))
     found = False
-    try:
+    with socket.socket(fileno=os.dup(descriptor)) as view:
         for _ in range(_MAX_DATAGRAMS):
             try:
                 data = view.recv(_DATAGRAM_BYTES, socket.MSG_DONTWAIT)
@@ -413,8 +409,6 @@ def _drain(descriptor: int, interesting: Callable[[bytes], bool]) -> bool:
                 found = True
                 continue
             found = found or interesting(data)
-    finally:
-        view.close()
     return True
 
 

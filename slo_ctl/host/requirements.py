@@ -13,7 +13,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import read_text
 from slo_ctl.host import bio_latency
 from slo_ctl.host.block_device import schedulers, systemd_runs
-from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree
+from slo_ctl.host.cgroup import find_tree
 from slo_ctl.host.libvirt import DEFAULT_URI, LibvirtError, connect
 from slo_ctl.host.nvme import drive, pages
 from slo_ctl.host.nvme.command import NvmeTool
@@ -44,7 +44,7 @@ class Finding:
 class Host:
     """The host that is examined, or a synthetic one."""
 
-    cgroup_root: Path = DEFAULT_ROOT
+    cgroup_root: Path
     sys: Path = Path("/sys")
     proc: Path = Path("/proc")
     run: Path = Path("/run")

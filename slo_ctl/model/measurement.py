@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from pydantic import Field
 
 
 class Order(StrEnum):
@@ -21,23 +23,20 @@ class Direction(StrEnum):
     WRITE = "write"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Access:
-    """One of the paper's four tests."""
+class Access(StrEnum):
+    """One of the paper's four tests, in the order of its figures and of AGIOS's file."""
 
-    order: Order
-    direction: Direction
+    SEQ_WRITE = "sequential write"
+    RAND_WRITE = "random write"
+    SEQ_READ = "sequential read"
+    RAND_READ = "random read"
 
-    def __str__(self) -> str:
-        return f"{self.order} {self.direction}"
+    def __init__(self, name: str) -> None:
+        order, direction = name.split()
+        self.order, self.direction = Order(order), Direction(direction)
 
 
-SEQ_WRITE = Access(Order.SEQUENTIAL, Direction.WRITE)
-RAND_WRITE = Access(Order.RANDOM, Direction.WRITE)
-SEQ_READ = Access(Order.SEQUENTIAL, Direction.READ)
-RAND_READ = Access(Order.RANDOM, Direction.READ)
-ACCESSES = (SEQ_WRITE, RAND_WRITE, SEQ_READ, RAND_READ)
-"""All tests, in the order of the paper's figures and of AGIOS's file."""
+SEQ_WRITE, RAND_WRITE, SEQ_READ, RAND_READ = ACCESSES = tuple(Access)
 
 
 def accesses_of(directions: tuple[Direction, ...]) -> tuple[Access, ...]:
@@ -47,16 +46,16 @@ def accesses_of(directions: tuple[Direction, ...]) -> tuple[Access, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Result of one test at one request size."""
+    """Result of one test at one request size, as it is stored."""
 
     access: Access
-    size_bytes: int
-    repetition: int
+    size_bytes: Annotated[int, Field(gt=0)]
+    repetition: Annotated[int, Field(ge=0)]
     """Tests of one repetition and size ran directly after each other, so that their ratios are paired."""
-    access_time_s: float
+    access_time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Mean latency / queue depth of a request."""
-    requests: int
-    elapsed_s: float
+    requests: Annotated[int, Field(gt=0)]
+    elapsed_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 PARTS = 64

@@ -12,7 +12,7 @@ from typing import Any
 
 from slo_ctl.drives.places import ExportPaths
 from slo_ctl.host.block_device import device_behind, devices_below
-from slo_ctl.host.cgroup import ByDevice, CgroupTree, read_counters, walk_groups
+from slo_ctl.host.cgroup import ByDevice, CgroupTree, CounterReader, walk_groups
 from slo_ctl.host.libvirt import LibvirtHost, Machine, machine_of
 from slo_ctl.host.processes import SocketPeers, qemu_in
 from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, Stream, Tenant, Vm, VmState
@@ -322,10 +322,13 @@ def read_inventory(
             groups.update(tree)
         notes += groups.notes
     vms = merge_vms(found, groups.groups, cgroups, namespaces)
+    reader = CounterReader(tree) if tree and tree.io else None
     streams: list[Stream] = []
     for vm in vms:
-        counters = read_counters(tree, vm.cgroup, notes.append) if tree and tree.io and vm.cgroup else {}
+        counters = reader.read(vm.cgroup, notes.append) if reader and vm.cgroup else {}
         streams += streams_of(vm, counters)
+    if reader:
+        reader.close()
     if run is not None:
         streams = NamespaceFinder(run, roots.proc).assign(tree, vms, streams, namespaces, notes.append)
         order = {(vm.name, vm.cgroup): number for number, vm in enumerate(vms)}

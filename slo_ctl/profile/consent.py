@@ -77,7 +77,12 @@ def measured_alone(target: Target) -> Iterator[None]:
 
 def in_use(target: Target) -> bool:
     """Whether a mount or the like uses the device, whose I/O then affects the measured times."""
-    return target.kind is Kind.BLOCK and target.path is not None and _is_held(target.path)
+    if target.kind is not Kind.BLOCK or target.path is None:
+        return False
+    try:
+        return is_held(target.path)
+    except OSError as error:
+        raise UserError(f"{target.path}: {error.strerror}", "run as root") from None
 
 
 def _claim(path: Path, kind: Kind) -> int:
@@ -103,13 +108,6 @@ def _is_read_only(path: Path) -> bool:
     """Whether a device is write-protected: some kernels allow opening it for writing anyway."""
     number = device_number(path.stat().st_rdev)
     return read_text(Path("/sys/dev/block") / str(number) / "ro").strip() == "1"
-
-
-def _is_held(path: Path) -> bool:
-    try:
-        return is_held(path)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", "run as root") from None
 
 
 def _check_export(target: Target) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -14,8 +13,8 @@ from slo_ctl.base.clock import now_text
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.decide.request_sizes import DEFAULT_INTERVALS, Interval, check_intervals, draw_points
-from slo_ctl.model.measurement import RAND_WRITE, SEQ_WRITE, Access, Direction, Measurement, accesses_of
+from slo_ctl.decide.request_sizes import Interval, check_intervals, draw_points
+from slo_ctl.model.measurement import RAND_WRITE, SEQ_WRITE, Direction, Measurement, accesses_of
 from slo_ctl.profile.consent import in_use, measured_alone, permission
 from slo_ctl.profile.fio import Fio, FioOptions
 from slo_ctl.profile.identity import Identity, IdentitySources, identify
@@ -27,7 +26,6 @@ from slo_ctl.profile.store import (
     ProfileStore,
     R,
     RecordStore,
-    rows,
 )
 from slo_ctl.profile.sweep import Ended, StoppingRule, SweepPlan, next_task
 from slo_ctl.profile.sweep import run as measure
@@ -50,18 +48,6 @@ _SEQUENTIAL_BYTES = 1 << 20
 _RANDOM_BYTES = 64 << 10
 
 
-class BatchWriter(Protocol):
-    """Writes to the target."""
-
-    def write_batch(self, access: Access, request_bytes: int, start_bytes: int, length_bytes: int) -> float:
-        """Write `length_bytes`; returns the throughput in bytes/s."""
-
-
-def at_most_bytes(span_bytes: int) -> int:
-    """Largest number of bytes that `to_steady_state` writes."""
-    return (PASSES + ROUNDS) * span_bytes
-
-
 def is_steady(rounds: Sequence[float]) -> bool:
     """Whether the throughput of the last rounds is steady."""
     if len(rounds) < WINDOW:
@@ -75,21 +61,21 @@ def is_steady(rounds: Sequence[float]) -> bool:
     )
 
 
-def fill(writer: BatchWriter, span_bytes: int, advance: Callable[[float], None]) -> int:
+def fill(fio: Fio, span_bytes: int, advance: Callable[[float], None]) -> int:
     """Write the span once sequentially, so that reads find data; returns its bytes."""
     for start in range(0, span_bytes, _BATCH_BYTES):
         length = min(_BATCH_BYTES, span_bytes - start)
-        writer.write_batch(SEQ_WRITE, min(_SEQUENTIAL_BYTES, length), start, length)
+        fio.write_batch(SEQ_WRITE, min(_SEQUENTIAL_BYTES, length), start, length)
         advance(length)
     return span_bytes
 
 
-def to_steady_state(writer: BatchWriter, span_bytes: int, advance: Callable[[float], None]) -> Conditioning:
+def to_steady_state(fio: Fio, span_bytes: int, advance: Callable[[float], None]) -> Conditioning:
     """Write until throughput is steady, at most ROUNDS rounds."""
-    written = sum(fill(writer, span_bytes, advance) for _ in range(PASSES))
+    written = sum(fill(fio, span_bytes, advance) for _ in range(PASSES))
     rounds: list[float] = []
     for number in range(ROUNDS):
-        rounds.append(writer.write_batch(RAND_WRITE, _RANDOM_BYTES, number * _RANDOM_BYTES, span_bytes))
+        rounds.append(fio.write_batch(RAND_WRITE, _RANDOM_BYTES, number * _RANDOM_BYTES, span_bytes))
         written += span_bytes
         advance(span_bytes)
         if is_steady(rounds):
@@ -127,7 +113,7 @@ class Opened(Span):
         """Write data to be read, or precondition; reports how much is written."""
         new = self.fio.prepare()
         if precondition:
-            most = at_most_bytes(self.span_bytes)
+            most = (PASSES + ROUNDS) * self.span_bytes
             progress.note(
                 f"preconditioning: up to {numbers.size(most)} ({most} bytes) will be written to "
                 f"{self.target.given}"
@@ -203,23 +189,17 @@ def open_target(
         yield Opened(target, part.identity, part.fio, part.writable, span, intervals, tuple(sizes))
 
 
-DEFAULT_FILE_BYTES = 256 << 20
-DEFAULT_POINTS = 3
-DEFAULT_TEST_S = 1.0
-DEFAULT_RULE = StoppingRule()
-
-
 @dataclass(frozen=True, slots=True)
 class ProfileRequest:
     """Options of a profile."""
 
     target: str
-    intervals: tuple[Interval, ...] = DEFAULT_INTERVALS
-    points: int = DEFAULT_POINTS
+    intervals: tuple[Interval, ...]
+    points: int
     """Request sizes per interval; a third one shows whether a line fits."""
-    rule: StoppingRule = DEFAULT_RULE
-    file_bytes: int = DEFAULT_FILE_BYTES
-    test_s: float | None = DEFAULT_TEST_S
+    rule: StoppingRule
+    file_bytes: int
+    test_s: float | None = 1.0
     budget_s: float | None = None
     queue_depth: int = 1
     seed: int = 1
@@ -244,7 +224,7 @@ def profile_target(
         def keep(measurements: Sequence[Measurement]) -> None:
             nonlocal profile
             if len(measurements) > len(profile.measurement):
-                profile = store.keep(profile, measurement=rows(measurements))
+                profile = store.keep(profile, measurement=tuple(measurements))
 
         plan = plan_for(request, initial, opened.sizes_bytes, opened.directions)
         if is_precise(plan, initial, progress):
@@ -252,7 +232,7 @@ def profile_target(
         try:
             conditioning = opened.prepare(request.precondition, initial.conditioning, progress)
             profile = profile.model_copy(update={"conditioning": conditioning})
-            session = measure(plan, opened.fio, initial.measurements(), progress, keep)
+            session = measure(plan, opened.fio, initial.measurement, progress, keep)
         finally:
             opened.fio.remove()
         profile = ended_profile(profile, initial, session.ended)
@@ -274,7 +254,7 @@ def plan_for(
 
 def is_precise(plan: SweepPlan, initial: Profile, progress: ProgressSink) -> bool:
     """Whether the stored profile is precise enough, which is then reported."""
-    if next_task(initial.measurements(), plan.sizes_bytes, plan.accesses, plan.rule) is not None:
+    if next_task(initial.measurement, plan.sizes_bytes, plan.accesses, plan.rule) is not None:
         return False
     progress.note("the stored profile is precise enough: --budget or --precision refine it")
     return True

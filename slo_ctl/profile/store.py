@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -22,7 +21,7 @@ from slo_ctl.decide.request_sizes import Interval
 from slo_ctl.decide.scheduler import DeviceFacts, Needs, SchedulerChoice, choose, settings_of
 from slo_ctl.drives.record import DeviceRecord
 from slo_ctl.model.host import DeviceNumber
-from slo_ctl.model.measurement import ACCESSES, Access, Measurement
+from slo_ctl.model.measurement import Measurement
 from slo_ctl.model.setting import Setting
 from slo_ctl.profile.identity import (
     BLOCK_DEVICE,
@@ -197,17 +196,6 @@ def slug(identity: Identity) -> str:
 # Profiles: the measurements of a device, from which everything else is calculated.
 
 
-class MeasurementRow(StrictModel):
-    """A stored Measurement."""
-
-    access: Literal["sequential write", "random write", "sequential read", "random read"]
-    size_bytes: int = Field(gt=0)
-    repetition: int = Field(ge=0)
-    access_time_s: float = Field(gt=0, allow_inf_nan=False)
-    requests: int = Field(gt=0)
-    elapsed_s: float = Field(ge=0, allow_inf_nan=False)
-
-
 class Conditioning(StrictModel):
     """Writes before the measurements."""
 
@@ -237,29 +225,16 @@ class Profile(Stored):
     """Whether the stopping rule was met."""
     nodes: tuple[NodeShare, ...] = ()
     """Nodes of the last session, if there were several."""
-    measurement: tuple[MeasurementRow, ...] = ()
+    measurement: tuple[Measurement, ...] = ()
 
     @property
     def partial(self) -> str:
         """Why the last session ended before the stopping rule was met; empty if it did not."""
         return "" if self.complete else self.stopped
 
-    def measurements(self) -> list[Measurement]:
-        return [Measurement(**{**dict(row), "access": _BY_NAME[row.access]}) for row in self.measurement]
-
     def analysis(self, method: Fit = Fit.THEIL_SEN) -> Analysis:
         """Curves and ratios of the measurements."""
-        return analyse(self.intervals, self.measurements(), method)
-
-
-_BY_NAME: dict[str, Access] = {str(access): access for access in ACCESSES}
-
-
-def rows(measurements: Iterable[Measurement]) -> tuple[MeasurementRow, ...]:
-    """Measurements in the form in which they are stored."""
-    return tuple(
-        MeasurementRow.model_validate({**asdict(item), "access": str(item.access)}) for item in measurements
-    )
+        return analyse(self.intervals, self.measurement, method)
 
 
 Found = FoundRecord[Profile]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from slo_ctl.base.progress import ProgressSink
@@ -38,7 +38,8 @@ class Task:
 def width(measurements: Sequence[Measurement], direction: Direction, size_bytes: int) -> float:
     """Relative half-width of the ratio at a size; infinite below two repetitions."""
     own = [item for item in measurements if item.size_bytes == size_bytes]
-    return _expm1(half_width(paired_log_ratios(own, direction).get(size_bytes, [])))
+    log_width = half_width(paired_log_ratios(own, direction).get(size_bytes, []))
+    return math.expm1(log_width) if log_width < _LARGEST_EXPONENT else math.inf
 
 
 def next_task(
@@ -108,10 +109,6 @@ def repetitions_by_size(measurements: Sequence[Measurement]) -> dict[tuple[int, 
     return counts
 
 
-def _expm1(value: float) -> float:
-    return math.expm1(value) if value < _LARGEST_EXPONENT else math.inf
-
-
 # Measuring task by task until the rule is met, the budget is used or it is interrupted.
 
 LONG_ENOUGH = 100
@@ -145,9 +142,8 @@ class SweepPlan:
 class SweepResult:
     """Result of measuring."""
 
-    measurements: list[Measurement] = field(default_factory=list)
+    measurements: list[Measurement]
     """Earlier measurements followed by new ones."""
-    new: int = 0
     ended: Ended = Ended.PRECISE
 
 
@@ -176,7 +172,6 @@ def run(
                 begun = benchmark.now_s()
                 found = benchmark.measure(access, task.size_bytes, task.repetition, limit)
                 session.measurements.append(found)
-                session.new += 1
                 phase.advance(1 if plan.budget_s is None else benchmark.now_s() - begun)
             keep(session.measurements)
     except KeyboardInterrupt:
@@ -213,7 +208,9 @@ def longest_s(
     random_s = [
         item.access_time_s
         for item in measurements
-        if item.size_bytes >= size_bytes and item.access == Access(Order.RANDOM, access.direction)
+        if item.size_bytes >= size_bytes
+        and item.access.order is Order.RANDOM
+        and item.access.direction is access.direction
     ]
     if not random_s:
         return plan.test_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -205,20 +205,6 @@ class PlayedVm:
     """Whether it has no more requests."""
 
 
-class Player(Protocol):
-    """Lets VMs issue requests until a boundary."""
-
-    @property
-    def host_page_writes(self) -> int:
-        """Host page writes since the start."""
-
-    def advance(self, until_s: float | None, until_writes: int | None) -> bool:
-        """Play until a virtual time or a number of host page writes; False if no VM has requests."""
-
-    def set_running(self, vm: PlayedVm, running: bool) -> None:
-        """Start or stop a VM."""
-
-
 class WriteWatch:
     """Notices that a run whose end is counted in drive writes would not end, as its VMs only read."""
 
@@ -255,10 +241,14 @@ class TimedPlayer:
 
     @property
     def host_page_writes(self) -> int:
+        """Host page writes since the start."""
         return self._device.host_page_writes
 
     def advance(self, until_s: float | None, until_writes: int | None) -> bool:
-        """See `Player`; a boundary in time is reached even without requests."""
+        """Play until a virtual time or a number of host page writes; False if no VM has requests.
+
+        A boundary in time is reached even without requests.
+        """
         until_ns = None if until_s is None else round(until_s * _NS_PER_S)
         while True:
             reason, starving = self._device.run(until_ns, until_writes)
@@ -305,7 +295,7 @@ class CountingPlayer:
         return self._written() - self._start
 
     def advance(self, until_s: float | None, until_writes: int | None) -> bool:
-        """See `Player`; may pass a boundary by a part of a chunk of requests."""
+        """As `TimedPlayer`, but it may pass a boundary by a part of a chunk of requests."""
         del until_s  # the scenario has no boundaries in time
         while until_writes is None or self.host_page_writes < until_writes:
             chunk = self._chunk()

@@ -26,7 +26,7 @@ from slo_ctl.replay.measure import (
     latencies,
     measure,
 )
-from slo_ctl.replay.player import CountingPlayer, PlayedVm, Player, Requests, TimedPlayer, WriteWatch
+from slo_ctl.replay.player import CountingPlayer, PlayedVm, Requests, TimedPlayer, WriteWatch
 from slo_ctl.replay.result import EventResult, Latency, RunResult
 from slo_ctl.replay.scenario import Action, Event, Scenario
 
@@ -209,7 +209,7 @@ class PolicyRun:
         pages = scenario.duration.amount * plan.total_pages
         self._watch = WriteWatch(None if scenario.duration.timed else max(_LEAST_READS, round(pages)))
         make_player = TimedPlayer if self._clocked else CountingPlayer
-        self._player: Player = make_player(device, self._vms, self._watch)
+        self._player: TimedPlayer | CountingPlayer = make_player(device, self._vms, self._watch)
         held = plan.config.held_blocks
         self._drive = PlayedDrive(device, by_name, plan.timing, held, clocked=self._clocked)
         self._recorder = SeriesRecorder([vm.name for vm in scenario.vms], self._isolated, scenario.share_by)

@@ -51,7 +51,7 @@ class SyntheticSource:
     """Requests of a synthetic workload."""
 
     workload: str
-    parameters: tuple[tuple[str, float | int | str], ...] = ()
+    parameters: tuple[tuple[str, float | int | str], ...]
     """Given parameters by name, in the order of `traces.synth.WORKLOADS`; shares are 0..1."""
 
 

@@ -230,7 +230,7 @@ class SweepRows:
     rows: list[Row]
     missing: dict[SweepPoint, str]
     """Reason by point without a row; the same command runs them."""
-    interrupted: bool = False
+    interrupted: bool
     """Whether Ctrl-C ended the sweep."""
 
 
@@ -385,7 +385,7 @@ class Capacity:
     """Why it cannot run more; empty if that was not tried, or which replays are missing."""
 
 
-def capacities(rows: Sequence[Row], missing: Collection[SweepPoint] = ()) -> list[Capacity]:
+def capacities(rows: Sequence[Row], missing: Collection[SweepPoint]) -> list[Capacity]:
     """Capacities by scenario, drive, OP and policy. `missing`: points without a row."""
     found = []
     for key in dict.fromkeys(map(_drive_of, rows)):

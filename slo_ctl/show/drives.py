@@ -181,7 +181,7 @@ def _properties(spec: str) -> str:
     return ",".join(pairs)
 
 
-def print_device(console: Console, device: DriveStatus, root_option: str = "") -> None:
+def print_device(console: Console, device: DriveStatus, root_option: str) -> None:
     """Properties and namespaces of an emulated device. `root_option` is appended to commands in hints."""
     from slo_ctl.drives.record import DiskRecord, SsdRecord
 

@@ -92,7 +92,6 @@ def save_profile(profile: Profile, analysis: Analysis, path: Path) -> None:
 
 def _draw_times(axes: Axes, profile: Profile, analysis: Analysis) -> None:
     accesses = sorted({curve.access for curve in analysis.curves})
-    measurements = profile.measurements()
     for index, access in enumerate(accesses):
         colour = colour_of(index)
         label: str | None = str(access)
@@ -110,7 +109,7 @@ def _draw_times(axes: Axes, profile: Profile, analysis: Analysis) -> None:
                 label=label,
             )
             label = None
-        of_access = [measurement for measurement in measurements if measurement.access == access]
+        of_access = [measurement for measurement in profile.measurement if measurement.access == access]
         axes.plot(
             [measurement.size_bytes for measurement in of_access],
             [measurement.access_time_s * 1e3 for measurement in of_access],

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
-from slo_ctl.model.status import Verdict
 from slo_ctl.show.status import STYLES, setting_value
 from slo_ctl.show.terminal import Column, print_line, sparkline, table_of
 
@@ -46,7 +45,7 @@ class HistoryEvent:
 _MAX_CURVE_WIDTH, _MIN_CURVE_WIDTH = 80, 8
 
 
-def history_lines(history: VmHistory, width: int | None = None) -> Iterator[Text]:
+def history_lines(history: VmHistory, width: int | None) -> Iterator[Text]:
     """The interval, and the curve of IOPS on each device, within `width` unless that is None."""
     yield Text(
         f"{printable(history.vm)}: {clock(history.since, dated=True)} to {clock(history.until, dated=True)}, "
@@ -105,7 +104,7 @@ def _print_event(console: Console, event: HistoryEvent, dated: bool) -> None:
     if event.device:
         text.append(f"{printable(event.device)}: ")
     text.append("verdict " if event.verdict else "")
-    text.append(printable(event.text), style=_style(event.verdict))
+    text.append(printable(event.text), style=STYLES.get(event.verdict, ""))
     if event.count > 1:
         text.append(f" ({event.count:,} times since {clock(event.first, dated)})", style="dim")
     print_line(console, text, indent=len(f"{clock(event.last, dated)}  * "))
@@ -184,11 +183,3 @@ def clock(at: float, dated: bool = False) -> str:
 def devices(history: VmHistory) -> list[str]:
     """Devices with points, in order of appearance."""
     return list(dict.fromkeys(point.device for point in history.points))
-
-
-def _style(verdict: str) -> str:
-    """The style of a verdict; empty for an unknown one, as of another release."""
-    try:
-        return STYLES[Verdict(verdict)]
-    except ValueError:
-        return ""

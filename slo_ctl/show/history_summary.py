@@ -56,15 +56,15 @@ class Summary:
     met: float | None
     """Share of the judged epochs in which the SLO was met. It is not judged while settling."""
     missed: tuple[VerdictPeriod, ...]
-    iops: float | None = None
-    bandwidth_bytes_s: float | None = None
-    p99_read_us: float | None = None
+    iops: float | None
+    bandwidth_bytes_s: float | None
+    p99_read_us: float | None
     """The worst value, also of writes; all other values are means."""
-    p99_write_us: float | None = None
-    share: float | None = None
-    target_share: float | None = None
-    ops_blocks: float | None = None
-    waf: float | None = None
+    p99_write_us: float | None
+    share: float | None
+    target_share: float | None
+    ops_blocks: float | None
+    waf: float | None
 
     @property
     def worst(self) -> VerdictPeriod | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slo_ctl.profile.store import Found, Profile
 
 
-def profile_json(profile: Profile, analysis: Analysis, found: Found | None = None) -> dict[str, Any]:
+def profile_json(profile: Profile, analysis: Analysis, found: Found | None) -> dict[str, Any]:
     """One JSON object; `measurement` has the raw measurements."""
     plain = profile.model_dump(mode="json")
     plain["fit"] = analysis.fit.value
@@ -49,8 +49,8 @@ def print_profile(
     console: Console,
     profile: Profile,
     analysis: Analysis,
-    found: Found | None = None,
-    every_size: bool = False,
+    found: Found | None,
+    every_size: bool,
 ) -> None:
     """Device, validity, ratios, and notes about the quality of the fit."""
     console.print(Text(printable(_profile_title(profile)), style="bold"))

@@ -67,7 +67,7 @@ def worst_share_error(run: RunResult) -> float | None:
 
 def story(result: Result) -> list[str]:
     """A summary in sentences: each run, then the last compared with the first."""
-    overall = (gain(result), recommendation(result))
+    overall = (_gain(result), recommendation(result))
     return [*run_sentences(result), *(sentence for sentence in overall if sentence)]
 
 
@@ -76,11 +76,6 @@ def run_sentences(result: Result) -> list[str]:
     if not result.runs:
         return ["No run reached the measured window."]
     return [f"{run.policy}: {_interference(run)} {_shares(run)}".rstrip() for run in result.runs]
-
-
-def gain(result: Result) -> str:
-    """What the last policy changed against the first; empty for a single run."""
-    return _comparison(result.runs[0], result.runs[-1]) if len(result.runs) > 1 else ""
 
 
 def gain_tiles(result: Result) -> list[tuple[str, str, str]]:
@@ -182,8 +177,11 @@ def notes_of(run: RunResult) -> list[str]:
     return notes
 
 
-def _comparison(first: RunResult, last: RunResult) -> str:
-    """Differences between the baseline and the last policy."""
+def _gain(result: Result) -> str:
+    """What the last policy changed against the first; empty for a single run."""
+    if len(result.runs) < 2:
+        return ""
+    first, last = result.runs[0], result.runs[-1]
     changes = []
     if first.iops and last.iops:
         changes.append(

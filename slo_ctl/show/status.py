@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slo_ctl.model.setting import SettingValue
     from slo_ctl.model.status import DevicePlan, DeviceStatus
 
-STYLES = {
+STYLES: dict[str, str] = {
     Verdict.OK: "green",
     Verdict.INSUFFICIENT: "bold red",
     Verdict.SETTLING: "yellow",

@@ -89,7 +89,7 @@ def print_rows(
     console: Console,
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],
-    left: Collection[str] = (),
+    left: Collection[str],
     folded: Collection[str] = (),
 ) -> None:
     """A table, aligned to the right except for columns in `left`; cells of `folded` columns may be folded.

@@ -165,7 +165,7 @@ class TopApp(App[None]):
         request: Callable[[], dict[str, Any]],
         history: Callable[[str, int], VmHistory],
         outage: DaemonOutage,
-        interval_s: float = 1.0,
+        interval_s: float,
     ) -> None:
         super().__init__()
         self._request = request

@@ -172,7 +172,7 @@ def print_vm(
     streams: Sequence[Stream],
     transferred: TransferredBytes,
     *,
-    all_known: bool = True,
+    all_known: bool,
 ) -> None:
     """State, SLO with the source of each field, conflicts, and streams.
 

@@ -30,7 +30,7 @@ from slo_ctl.model.sample import DeviceSample, FlashTiming
 from slo_ctl.model.setting import Knob, Lever
 from slo_ctl.model.slo import Slo
 from slo_ctl.profile.identity import IdentitySources, emulated_identity
-from slo_ctl.profile.store import Profile, ProfileStore, rows
+from slo_ctl.profile.store import Profile, ProfileStore
 
 
 class Followed:
@@ -87,7 +87,7 @@ def store_profile(root: Path, times_s: dict[Access, float], around: IdentitySour
         span_bytes=1 << 20,
         queue_depth=1,
         intervals=DEFAULT_INTERVALS,
-        measurement=rows(found),
+        measurement=tuple(found),
     )
     return ProfileStore(places(root).state / "profiles").save(profile)
 

@@ -19,7 +19,6 @@ from slo_ctl.host.cgroup import (
     CounterReader,
     parse_blkio,
     parse_io_stat,
-    read_counters,
     require_tree,
 )
 from slo_ctl.model.host import DeviceNumber, IoCounters
@@ -64,7 +63,7 @@ def test_v1_adds_devices_from_bfq_counters(tmp_path: Path) -> None:
         blkio__throttle__io_serviced_recursive="8:0 Read 1\n8:0 Write 0\nTotal 1\n",
         blkio__bfq__io_service_bytes_recursive="8:0 Read 9\n259:0 Read 7\n259:0 Discard 5\nTotal 16\n",
     )
-    found = read_counters(require_tree(host.root), "/machine/qemu-1-a.libvirt-qemu", no_note)
+    found = CounterReader(require_tree(host.root)).read("/machine/qemu-1-a.libvirt-qemu", no_note)
     assert found == {
         SDA: IoCounters(read_bytes=4096, written_bytes=0, reads=1, writes=0),
         NVME: IoCounters(read_bytes=7, discarded_bytes=5),
@@ -166,7 +165,7 @@ def test_missing_files_and_groups_give_no_counters(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     host.group("a")
     tree = require_tree(host.root)
-    assert read_counters(tree, "/a", no_note) == read_counters(tree, "/gone", no_note) == {}
+    assert CounterReader(tree).read("/a", no_note) == CounterReader(tree).read("/gone", no_note) == {}
 
 
 def test_huge_files_are_cut_at_a_line_and_noted(tmp_path: Path) -> None:
@@ -174,7 +173,7 @@ def test_huge_files_are_cut_at_a_line_and_noted(tmp_path: Path) -> None:
     lines = (kernel_files.LIMIT_BYTES // 10) + 10
     host.group("a", io__stat="8:0 rios=1\n" * lines)
     notes: list[str] = []
-    assert read_counters(require_tree(host.root), "/a", notes.append) == {SDA: IoCounters(reads=1)}
+    assert CounterReader(require_tree(host.root)).read("/a", notes.append) == {SDA: IoCounters(reads=1)}
     assert len(notes) == 1
     assert "too large" in notes[0]
 
@@ -183,7 +182,7 @@ def test_unreadable_files_are_noted(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     (host.group("a") / "io.stat").mkdir()
     notes: list[str] = []
-    assert read_counters(require_tree(host.root), "/a", notes.append) == {}
+    assert CounterReader(require_tree(host.root)).read("/a", notes.append) == {}
     assert notes[0].endswith("Is a directory")
 
 

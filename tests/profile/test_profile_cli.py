@@ -18,7 +18,7 @@ from command_line import CommandLine
 from fake_sys import block_device
 
 from slo_ctl.base.termination import terminable
-from slo_ctl.model.measurement import Access, Direction, Order
+from slo_ctl.model.measurement import RAND_READ
 from slo_ctl.profile.fio import Fio, FioOptions
 from slo_ctl.profile.target import find_target
 
@@ -327,7 +327,7 @@ def test_an_interruption_just_after_the_start_of_fio_ends_it(
     measured = Fio(find_target(str(place / "file")), FioOptions(span_bytes=1 << 20))
     monkeypatch.setattr(subprocess, "Popen", Interrupted)
     with terminable(), pytest.raises(KeyboardInterrupt):
-        measured.measure(Access(Order.RANDOM, Direction.READ), 4096, 1, None)
+        measured.measure(RAND_READ, 4096, 1, None)
     assert [process.returncode for process in started] == [-signal.SIGINT]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from daemon_host import Cgroups
 
-from slo_ctl.host.cgroup import find_tree, read_counters
+from slo_ctl.host.cgroup import CounterReader, find_tree
 from slo_ctl.model.host import DeviceNumber
 
 VMS = ("web", "noisy1", "noisy2")
@@ -75,7 +76,8 @@ def reads(groups: Cgroups, number: DeviceNumber, vms: Sequence[str] = VMS) -> di
     """Number of read requests of each VM so far."""
     tree = find_tree()
     assert tree is not None
-    counters = {vm: read_counters(tree, groups.path(vm), print).get(number) for vm in vms}
+    with closing(CounterReader(tree)) as reader:
+        counters = {vm: reader.read(groups.path(vm), print).get(number) for vm in vms}
     return {vm: (c.reads or 0) if c else 0 for vm, c in counters.items()}
 
 

@@ -223,7 +223,7 @@ class NvmeTool:
         """
         return self.run_raw(command, device, options).decode("utf-8", "replace")
 
-    def run_raw(self, command: str, device: str | None = None, options: Sequence[str] = ()) -> bytes:
+    def run_raw(self, command: str, device: str | None, options: Sequence[str]) -> bytes:
         """As `run`, for a command with binary output."""
         if device is not None and not _DEVICE.fullmatch(device):
             raise NvmeError(f"{device!r} is not an NVMe device", "such as /dev/nvme0 or /dev/nvme0n1")

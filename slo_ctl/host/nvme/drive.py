@@ -6,6 +6,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -87,10 +88,8 @@ def _nsid(folder: Path) -> int | None:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    try:
+    with suppress(OSError):
         yield from folder.iterdir()
-    except OSError:
-        return
 
 
 MAX_NAMESPACES = 1024
