@@ -19,7 +19,18 @@ from fake_nvme import LINES, recorded
 
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeTool
 
-BLOCK = Path("/dev/loop0")
+
+def _unused_loop_device() -> Path:
+    """The last loop device without a file: other processes attach the first, and mount some."""
+    unused = [
+        path
+        for path in Path("/dev").glob("loop[0-9]*")
+        if not Path(f"/sys/block/{path.name}/loop/backing_file").exists()
+    ]
+    return max(unused, key=lambda path: int(path.name[4:]), default=Path("/dev/loop0"))
+
+
+BLOCK = _unused_loop_device()
 """Represents the block device of every namespace; never opened for writing."""
 
 _PROGRAM = """#!{python} -IS
