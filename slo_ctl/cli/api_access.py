@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from slo_ctl.base.errors import FailedError, SilentError, UnreachableError, UserError
+from slo_ctl.base.errors import DeniedError, FailedError, SilentError, UnreachableError, UserError
 from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.base.patterns import is_pattern
 from slo_ctl.daemon.files import DaemonPlaces
@@ -75,6 +75,11 @@ def _errors_with_hints(root: Path | None) -> Iterator[None]:
 def not_reachable(reason: str, hint: str) -> UnreachableError:
     """The error that the daemon does not answer."""
     return UnreachableError(f"the daemon is not reachable: {reason}", hint)
+
+
+def denied(error: DeniedError) -> UnreachableError:
+    """The error of a command that must not act without the daemon, as that runs."""
+    return not_reachable(str(error), start_hint(None, str(error)))
 
 
 def start_hint(root: Path | None, reason: str = "") -> str:
