@@ -65,6 +65,8 @@ def _errors_with_hints(root: Path | None) -> Iterator[None]:
         raise SilentError(
             f"the daemon runs, but does not answer: {error}", "see its log; if it was stopped: kill -CONT PID"
         ) from None
+    except DeniedError as error:
+        raise denied(error) from None
     except UnreachableError as error:
         raise not_reachable(str(error), start_hint(root, str(error))) from None
     except UserError as error:
@@ -77,9 +79,9 @@ def not_reachable(reason: str, hint: str) -> UnreachableError:
     return UnreachableError(f"the daemon is not reachable: {reason}", hint)
 
 
-def denied(error: DeniedError) -> UnreachableError:
-    """The error of a command that must not act without the daemon, as that runs."""
-    return not_reachable(str(error), start_hint(None, str(error)))
+def denied(error: DeniedError) -> DeniedError:
+    """The same error, with how to get access to the socket."""
+    return DeniedError(f"the daemon is not reachable: {error}", start_hint(None, str(error)))
 
 
 def start_hint(root: Path | None, reason: str = "") -> str:

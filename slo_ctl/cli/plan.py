@@ -11,7 +11,7 @@ import typer
 
 from slo_ctl.base.errors import DeniedError, UnreachableError, UserError
 from slo_ctl.base.text import and_list, counted
-from slo_ctl.cli.api_access import client, denied
+from slo_ctl.cli.api_access import get
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON, ROOT, check_root
 from slo_ctl.cli.output import print_json, stdout_console, warn, warn_notes
@@ -58,9 +58,9 @@ def _read_plan(root: Path | None) -> Plan:
     from slo_ctl.model.status_json import from_plain
 
     try:
-        return from_plain(Plan, client(root).get("/v1/plan"))
-    except DeniedError as error:
-        raise denied(error) from None
+        return from_plain(Plan, get(root, "/v1/plan"))
+    except DeniedError:
+        raise
     except UnreachableError:
         warn("slo-ctl: the daemon is not reachable; planning without it")
         return plan_of(_daemon(root, dry_run=True))

@@ -23,6 +23,15 @@ SAME = outcome("web", OutcomeState.UNCHANGED)
 CHANGE = replace(outcome("web", OutcomeState.PLANNED), before=800.0, reason="")
 
 
+def test_a_refusal_of_the_daemon_is_not_a_usage_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`plan` exited with 2 for it, `status` with 1."""
+    with FakeDaemon(tmp_path, {"/v1/plan": {"error": {"message": "web may not read", "hint": "ask root"}}}):
+        assert app.run(["plan", "--root", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "slo-ctl: web may not read\nhint: ask root\n"
+
+
 def planned(root: Path, plan: Plan, *words: str) -> int:
     with FakeDaemon(root, {"/v1/plan": {"format_version": 1, **plain(plan)}}):
         return app.run(["plan", "--root", str(root), *words])
