@@ -48,6 +48,10 @@ class Actuator(Protocol[Value]):
         """Set a value that `normalise` or `read` returned."""
         ...
 
+    def restore(self, knob: Knob, value: Value) -> None:
+        """Write the original value, which `read` returned before the first change."""
+        self.write(knob, value)
+
     def normalise(self, knob: Knob, value: Value) -> Value:
         """The value that `read` returns after this one was written, such as rounded or clipped."""
         ...
@@ -382,7 +386,7 @@ class SettingKeeper:
                 return Outcome(replace(setting, value=before), OutcomeState.RESTORED, before, before, reason)
             # Restore exactly: a value that counts as in force may differ from the original by rounding.
             if before != setting.value:
-                actuator.write(knob, setting.value)
+                actuator.restore(knob, setting.value)
                 after = actuator.read(knob)
         except ActError as error:
             state = OutcomeState.RESTORED if error.target_removed else OutcomeState.UNAPPLIED

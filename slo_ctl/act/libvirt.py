@@ -30,6 +30,7 @@ from slo_ctl.host.libvirt import (
     disks_of,
     is_throttle_group,
     load_module,
+    replaced_group,
     throttle_group,
 )
 from slo_ctl.host.libvirt_events import connected, open_connection
@@ -135,6 +136,9 @@ class LibvirtConnection:
         return self._connection
 
 
+_GROUPS_OF_ONE_DISK = ("/machine/", "drive-")
+"""How the names begin that QEMU gives groups of single disks: those of their devices."""
+
 _MOST = float(2**53)
 """Largest limit: floats cannot represent all whole numbers beyond it."""
 
@@ -211,6 +215,10 @@ class LibvirtActuator(Actuator[float | None]):
     def write(self, knob: Knob, value: float | None) -> None:
         self._libvirt.with_domain(knob.place, lambda domain: self._write(domain, knob, value))
 
+    def restore(self, knob: Knob, value: float | None) -> None:
+        """Write the original value; the disk is in its original throttle group again."""
+        self._libvirt.with_domain(knob.place, lambda domain: self._write(domain, knob, value, restored=True))
+
     def inherited(self, uuid: str, targets: Iterable[str], *, weight: bool) -> dict[Knob, float | None]:
         """What slo-ctl set in an earlier run of a VM that was resumed, with the values of its definition.
 
@@ -274,7 +282,7 @@ class LibvirtActuator(Actuator[float | None]):
         values = {float(tune.get(name, 0)) for tune in tunes.values()}
         return values.pop() or None if not ungrouped and len(values) == 1 else None
 
-    def _write(self, domain: Any, knob: Knob, value: float | None) -> None:
+    def _write(self, domain: Any, knob: Knob, value: float | None, *, restored: bool = False) -> None:
         live = self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE
         if knob.lever is Lever.LIBVIRT_WEIGHT:
             weight = round(DEFAULT_WEIGHT if value is None else value)
@@ -287,7 +295,7 @@ class LibvirtActuator(Actuator[float | None]):
         else:
             targets = knob.device.split(",")
             for target in targets:
-                self._write_tune(domain, knob, target, targets, value)
+                self._write_tune(domain, knob, target, targets, value, restored=restored)
 
     def _cgroup_weight(self, knob: Knob) -> Knob | None:
         """The weight of the VM's cgroup; None if it is not known."""
@@ -301,7 +309,14 @@ class LibvirtActuator(Actuator[float | None]):
         return self.cgroups.keeping_device_weights(weight)
 
     def _write_tune(
-        self, domain: Any, knob: Knob, target: str, targets: list[str], value: float | None
+        self,
+        domain: Any,
+        knob: Knob,
+        target: str,
+        targets: list[str],
+        value: float | None,
+        *,
+        restored: bool,
     ) -> None:
         limit = _limit_of(knob)
         before = self._tune(domain, target)
@@ -323,10 +338,16 @@ class LibvirtActuator(Actuator[float | None]):
                 f"disk {target} may exceed its limit in bursts: {limit.tune}_max={burst}",
                 f"remove that first: virsh blkdeviotune VM {target} --{limit.tune.replace('_', '-')}-max 0",
             )
-        unlimited = not _limits_text(before) or is_throttle_group(before.get("group_name", ""))
-        if value is not None and (len(targets) > 1 or unlimited):
+        group = before.get("group_name", "")
+        limited, is_of_one_disk = bool(_limits_text(before)), group.startswith(_GROUPS_OF_ONE_DISK)
+        replaced = replaced_group(group) or (group if limited and is_of_one_disk else "")
+        if restored:
+            wanted |= {"group_name": replaced} if replaced else {}
+        elif value is not None and (
+            len(targets) > 1 or not limited or is_throttle_group(group) or is_of_one_disk
+        ):
             # Shows what slo-ctl has set, also after a migration.
-            wanted["group_name"] = throttle_group(targets)
+            wanted["group_name"] = throttle_group(targets, replaced)
         domain.setBlockIoTune(target, wanted, self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE)
 
     def _tune(self, domain: Any, target: str) -> Mapping[str, Any]:

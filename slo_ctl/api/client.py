@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from slo_ctl.base.errors import ReplyFormatError, SilentError, UnreachableError, UserError
+from slo_ctl.base.errors import DeniedError, ReplyFormatError, SilentError, UnreachableError, UserError
 from slo_ctl.model.status_json import FORMAT_VERSION
 
 MAX_REPLY_BYTES = 64 << 20
@@ -51,7 +51,8 @@ class ApiClient:
             # A full queue of connections is reported at once.
             raise SilentError(f"{self.socket_path}: too many connections at a time") from None
         except OSError as error:
-            raise UnreachableError(f"{self.socket_path}: {error.strerror or error}") from None
+            kind = DeniedError if isinstance(error, PermissionError) else UnreachableError
+            raise kind(f"{self.socket_path}: {error.strerror or error}") from None
         try:
             connection.request(method, path, data, headers)
             reply = connection.getresponse()

@@ -31,6 +31,10 @@ class SilentError(UnreachableError):
     """The daemon has not answered in time, but runs; it may still do what it was asked for."""
 
 
+class DeniedError(UnreachableError):
+    """The daemon runs, but this user may not connect to it."""
+
+
 class FailedError(UserError):
     """What was asked for is valid, but could not be done; the command line exits with 1."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from slo_ctl.base.errors import FailedError, SilentError, UnreachableError, UserError
+from slo_ctl.base.errors import DeniedError, FailedError, SilentError, UnreachableError, UserError
 from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.base.patterns import is_pattern
 from slo_ctl.daemon.files import DaemonPlaces
@@ -65,6 +65,8 @@ def _errors_with_hints(root: Path | None) -> Iterator[None]:
         raise SilentError(
             f"the daemon runs, but does not answer: {error}", "see its log; if it was stopped: kill -CONT PID"
         ) from None
+    except DeniedError as error:
+        raise denied(error) from None
     except UnreachableError as error:
         raise not_reachable(str(error), start_hint(root, str(error))) from None
     except UserError as error:
@@ -75,6 +77,11 @@ def _errors_with_hints(root: Path | None) -> Iterator[None]:
 def not_reachable(reason: str, hint: str) -> UnreachableError:
     """The error that the daemon does not answer."""
     return UnreachableError(f"the daemon is not reachable: {reason}", hint)
+
+
+def denied(error: DeniedError) -> DeniedError:
+    """The same error, with how to get access to the socket."""
+    return DeniedError(f"the daemon is not reachable: {error}", start_hint(None, str(error)))
 
 
 def start_hint(root: Path | None, reason: str) -> str:

@@ -147,6 +147,10 @@ def _read_names(read: Callable[[], Iterable[str]]) -> list[str]:
         return []
 
 
+_SPECIAL = frozenset("\"'`$\\&;|<>()[]{}*?!#~^")
+"""Characters that have a meaning for a shell: bash inserts a reply without quoting it."""
+
+
 def _matching(names: Iterable[str], incomplete: str) -> list[str]:
     """Names with this prefix, without those that would break a command line or a terminal."""
     return sorted(
@@ -156,7 +160,7 @@ def _matching(names: Iterable[str], incomplete: str) -> list[str]:
             if name.startswith(incomplete)
             and name.isprintable()
             and not name.startswith("-")
-            and not any(character.isspace() for character in name)
+            and not any(character.isspace() or character in _SPECIAL for character in name)
         }
     )
 

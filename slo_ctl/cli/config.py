@@ -174,7 +174,7 @@ def reload(root: ROOT = None) -> None:
     With an error in it the daemon keeps the configuration that it has. Users, groups and hook programs
     that do not exist are reported; the daemon runs without them.
 
-    Exit status 0: reloaded; 2: an error; 4: the daemon is not reachable.
+    Exit status 0: reloaded; 1: refused; 2: an error in the configuration; 4: the daemon is not reachable.
 
     Examples:
     slo-ctl config reload

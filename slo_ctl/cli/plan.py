@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.errors import DeniedError, UnreachableError, UserError
 from slo_ctl.base.text import and_list, counted
-from slo_ctl.cli.api_access import client
+from slo_ctl.cli.api_access import get
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON, ROOT, check_root
 from slo_ctl.cli.output import print_json, stdout_console, warn, warn_notes
@@ -58,7 +58,9 @@ def _read_plan(root: Path | None) -> Plan:
     from slo_ctl.model.status_json import from_plain
 
     try:
-        return from_plain(Plan, client(root).get("/v1/plan"))
+        return from_plain(Plan, get(root, "/v1/plan"))
+    except DeniedError:
+        raise
     except UnreachableError:
         warn("slo-ctl: the daemon is not reachable; planning without it")
         return plan_of(_daemon(root, dry_run=True))
@@ -69,7 +71,7 @@ def _daemon(root: Path | None, *, dry_run: bool) -> Daemon:
     from slo_ctl.config.load import load
     from slo_ctl.daemon.loop import Daemon
 
-    places = DaemonPlaces(root)
+    places = DaemonPlaces.in_use(root)
     return Daemon(load(places.config), places, dry_run=dry_run)
 
 
@@ -145,7 +147,11 @@ def apply(
         return
 
     check_root(root)
-    places = DaemonPlaces(root)
+    places = DaemonPlaces.in_use(root)
+    if places.state != DaemonPlaces(root).state:
+        raise UserError(
+            f"{places.state} is root's", "run as root, or use a directory of your own with --root"
+        )
     if undo and not (places.journal.exists() or places.lock.exists()):
         # Nothing was ever changed, and no directory is created to find that out.
         print_results([], json_, undo=True)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slo_ctl.base.errors import SilentError, UnreachableError, UserError
+from slo_ctl.base.errors import DeniedError, SilentError, UnreachableError, UserError
 from slo_ctl.base.keyvalue import split_pairs
 from slo_ctl.base.patterns import is_pattern
-from slo_ctl.cli.api_access import client
+from slo_ctl.cli.api_access import client, denied
 from slo_ctl.cli.completion import complete_vm_or_slo_field, complete_vm_or_slo_key
 from slo_ctl.cli.options import CONNECT, JSON, ROOT
 from slo_ctl.cli.output import notes_about, print_json, print_lines, stdout_console, warn, warn_notes
@@ -305,6 +305,8 @@ def _set_in_store(host: VmHost, request: _Request) -> _Changed:
     try:
         reply = client(host.root).patch("/v1/slos", request.body())
         place, slos = DAEMON, from_plain(tuple[VmSlo, ...], reply.get("vms"))
+    except DeniedError as error:
+        raise denied(error) from None
     except UnreachableError as error:
         place, slos = STORE, _change_without_daemon(host, request)
         state, when = "is not running", "starts"

@@ -98,7 +98,9 @@ class ForeignLimits:
                 for vm in due
             }
 
-        return [note for notes in self._found.update([*vms], found).values() for note in notes]
+        # What a VM that is shut off has in its definition may be replaced when it starts.
+        running = [vm for vm in vms if not vm.state.is_off]
+        return [note for notes in self._found.update(running, found).values() for note in notes]
 
 
 def _on_disks(

@@ -92,24 +92,32 @@ class EpochLog:
 
     def __init__(self) -> None:
         self._problems = RecentSentences(MANY_SENTENCES)
-        self._fields: dict[str, dict[str, str]] = {}
-        """Journal fields of the problems of the previous epoch."""
+        self._lines: dict[str, tuple[str, dict[str, str]]] = {}
+        """Lines about the problems of the previous epoch, with their journal fields."""
         self._reasons: dict[str, RecentSentences] = {}
         self._corrections = RecentSentences(MANY_SENTENCES)
 
     def log_problems(self, problems: Mapping[str, str], outcomes: Iterable[Outcome]) -> None:
-        """Log new and ended problems of devices, and settings that could not be applied."""
-        sentences = {f"device {name}: {problem}": {"device": name} for name, problem in problems.items()}
-        sentences |= {
-            outcome_line(outcome): journal_fields(outcome)
+        """Log new and ended problems of devices, and settings that could not be applied.
+
+        One with another value is the same problem: limits that protect others change in every window.
+        """
+        lines = {
+            f"{name}: {problem}": (f"device {name}: {problem}", {"device": name})
+            for name, problem in problems.items()
+        }
+        lines |= {
+            f"{outcome.setting.knob}: {outcome.reason}": (outcome_line(outcome), journal_fields(outcome))
             for outcome in outcomes
             if outcome.state is OutcomeState.UNAPPLIED
         }
-        for line in self._problems.add(sentences):
-            log.warning("%s", line, extra=sentences[line])
-        for line in self._problems.ended:
-            log.info("over: %s", line, extra=self._fields[line])
-        self._fields = sentences
+        for key in self._problems.add(lines):
+            line, fields = lines[key]
+            log.warning("%s", line, extra=fields)
+        for key in self._problems.ended:
+            line, fields = self._lines[key]
+            log.info("over: %s", line, extra=fields)
+        self._lines = lines
 
     def log_corrections(self, outcomes: Iterable[Outcome]) -> None:
         """Log settings that others had made or changed; the last are not repeated if that happens again."""

@@ -139,6 +139,10 @@ def _maximums(slo: Slo) -> tuple[float | None, float | None]:
     return slo.max_iops, slo.max_bandwidth_bytes_s
 
 
+_OF_DEMAND = frozenset({Verdict.IDLE, Verdict.SETTLING, Verdict.INSUFFICIENT})
+"""Verdicts that compare what a VM got in the window with what it wants now."""
+
+
 def _row(parts: _RowParts) -> VmStatus:
     vm, resolved, device, problem, backend, delivered, unapplied, group_slo = parts
     if problem:
@@ -153,8 +157,8 @@ def _row(parts: _RowParts) -> VmStatus:
             if group_slo is None or _maximums(group_slo) == _maximums(resolved.slo)
             else f"part of the maximum of group {resolved.group_name},",
         )
-    is_idle = judgement.verdict is Verdict.IDLE
-    if is_idle and not vm.state.may_do_io:
+    first_reading = judgement.verdict is Verdict.IDLE and delivered.first_reading
+    if judgement.verdict in _OF_DEMAND and not vm.state.may_do_io:
         judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")
     window = delivered.window
     return VmStatus(
@@ -182,7 +186,7 @@ def _row(parts: _RowParts) -> VmStatus:
         waf=window.waf,
         unapplied=unapplied,
         group=resolved.group_name or "",
-        first_reading=is_idle and vm.state.may_do_io and delivered.first_reading,
+        first_reading=first_reading and vm.state.may_do_io,
     )
 
 

@@ -317,9 +317,17 @@ def is_local(uri: str) -> bool:
 _GROUP_PREFIX = "slo-ctl-"
 
 
-def throttle_group(targets: Sequence[str]) -> str:
-    """Name of the throttle group, within its VM, of disks that slo-ctl limits."""
-    return _GROUP_PREFIX + "-".join(targets)
+def throttle_group(targets: Sequence[str], replaced: str = "") -> str:
+    """Name of the throttle group, within its VM, of disks that slo-ctl limits.
+
+    `replaced`: the group that a disk was in, because others had limited it.
+    """
+    return _GROUP_PREFIX + "-".join(targets) + (f"={replaced}" if replaced else "")
+
+
+def replaced_group(name: str) -> str:
+    """The group that a disk was in before slo-ctl's of this name; empty without one."""
+    return name.partition("=")[2] if is_throttle_group(name) else ""
 
 
 def is_throttle_group(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from slo_ctl.act.keeper import Actuator
 from slo_ctl.model.setting import ActError, Knob, Lever
 
 
@@ -11,7 +12,7 @@ class Crash(BaseException):
     """Simulates SIGKILL for the code under test."""
 
 
-class MemoryActuator:
+class MemoryActuator(Actuator[float | None]):
     """Weights are integers of 1..1000, limits are integers; counts the writes."""
 
     levers = frozenset({Lever.CGROUP_WEIGHT, Lever.CGROUP_LIMIT})

@@ -215,8 +215,9 @@ def test_zsh_puts_no_space_after_a_key(tmp_path: Path) -> None:
 
 
 def test_unsafe_names_are_not_completed() -> None:
-    names = ["web", "we b", "we\x1b[2J", "-we", "other"]
-    assert completion._matching(names, "we") == ["web"]
+    names = ["web", "we b", "we\x1b[2J", "-we", "other", "wé-1.x:2,b=c@d/e_f+g%"]
+    names += ["we$(reboot)", "we;reboot", "we`id`", "we'b", 'we"b', "we\\b", "we>b", "we&", "we*"]
+    assert completion._matching(names, "w") == ["web", "wé-1.x:2,b=c@d/e_f+g%"]
     assert completion.complete_verdict("ok,i") == ["ok,insufficient", "ok,idle"]
 
 

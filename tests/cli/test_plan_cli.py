@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +14,22 @@ from fake_status import outcome
 
 from slo_ctl.act.journal import Journal, Original
 from slo_ctl.cli import app
+from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.model.setting import Knob, Lever, OutcomeState
 from slo_ctl.model.status import DevicePlan, Plan
 from slo_ctl.model.status_json import plain
 
 SAME = outcome("web", OutcomeState.UNCHANGED)
 CHANGE = replace(outcome("web", OutcomeState.PLANNED), before=800.0, reason="")
+
+
+def test_a_refusal_of_the_daemon_is_not_a_usage_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`plan` exited with 2 for it, `status` with 1."""
+    with FakeDaemon(tmp_path, {"/v1/plan": {"error": {"message": "web may not read", "hint": "ask root"}}}):
+        assert app.run(["plan", "--root", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "slo-ctl: web may not read\nhint: ask root\n"
 
 
 def planned(root: Path, plan: Plan, *words: str) -> int:
@@ -58,6 +70,47 @@ def test_plan_with_changes_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFi
     assert " 500.017 -> 500 " in capsys.readouterr().out
     assert planned(tmp_path, Plan(devices=(DevicePlan("ssd0", "p", ("move 3 blocks",), ()),))) == 3
     assert "move 3 blocks" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command", [["plan"], ["apply", "--dry-run"], ["vm", "set", "web", "weight=3"], ["vm", "unset", "web"]]
+)
+def test_a_user_who_may_not_ask_the_daemon_is_told_how_to(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They planned and changed the SLOs as if no daemon ran."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("slo_ctl.api.client._UnixConnection.connect", refuse)
+    (tmp_path / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n[vm.web]\ncgroup = "/slo/web"\n')
+    (tmp_path / "slos.json").write_text('{"format_version": 1, "vms": {"web": {"weight": 2}}}')
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert app.run([*command, "--root", str(tmp_path)]) == 4
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert shown.err == (
+        f"slo-ctl: the daemon is not reachable: {tmp_path}/run/api.sock: Permission denied\n"
+        "hint: run as root, or join the group of [api] group (default: slo-ctl)\n"
+    )
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("undo", [[], ["--undo"]])
+def test_a_user_is_told_that_settings_of_the_host_are_roots(
+    undo: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It found nothing to apply or to restore in the user's own directories, while `plan` showed the host."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    system = DaemonPlaces(system=True)
+    monkeypatch.setattr(DaemonPlaces, "in_use", lambda *_: system)
+    assert app.run(["apply", *undo]) == 2
+    assert capsys.readouterr().err == (
+        "slo-ctl: /var/lib/slo-ctl is root's\nhint: run as root, or use a directory of your own with --root\n"
+    )
+    assert not list(tmp_path.iterdir())
 
 
 def test_plan_without_a_daemon_reports_missing_cgroups(

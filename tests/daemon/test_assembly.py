@@ -100,6 +100,15 @@ def test_device_problem_and_stopped_vm_are_shown() -> None:
     assert (row.verdict, row.reason) == (Verdict.IDLE, "it is shut off")
 
 
+@pytest.mark.parametrize("state", [VmState.PAUSED, VmState.SHUT_OFF])
+def test_a_vm_that_was_just_stopped_does_not_miss_its_slo(state: VmState) -> None:
+    """It was insufficient, with a call of the hooks, until no request was left in the window."""
+    missed = replace(SSD, vms={"web": GOT._replace(share=0.1)})
+    assert build(missed)[1].verdict is Verdict.INSUFFICIENT
+    _, row = build(missed, replace(WEB, state=state))
+    assert (row.verdict, row.reason, row.iops) == (Verdict.IDLE, f"it is {state}", 100.0)
+
+
 @pytest.mark.parametrize(
     ("state", "source", "verdict"),
     [

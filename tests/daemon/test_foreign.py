@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.daemon.foreign import EPOCHS, ForeignLimits, InnerGroups
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Stream, Vm
+from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Stream, Vm, VmState
 from slo_ctl.model.setting import Knob, Lever, Setting
 from slo_ctl.observe.streams import Inventory
 
@@ -67,6 +68,29 @@ def test_limits_of_disks_that_others_have_set_are_named(tmp_path: Path) -> None:
     assert notes_with("slo-ctl-vda") == []
     own = Setting(Knob(Lever.LIBVIRT_LIMIT, "u", "total_iops", "vda"), 300.0, "web", "max_iops")
     assert notes_with("own", own) == []
+
+
+def test_a_vm_that_starts_is_looked_at_again(tmp_path: Path) -> None:
+    """A limit of its definition, which the maximum of its SLO had replaced, was named for another minute."""
+    limits = ForeignLimits()
+    vm = Vm(
+        "web", FoundBy.LIBVIRT, VmState.SHUT_OFF, uuid="u", disks=(Disk("vda", "block", "/dev/loop0", LOOP),)
+    )
+    tune = "<iotune><total_iops_sec>70</total_iops_sec></iotune>"
+    xml = f"<domain><devices><disk type='block'><target dev='vda'/>{tune}</disk></devices></domain>"
+    own = Setting(Knob(Lever.LIBVIRT_LIMIT, "u", "total_iops", "vda"), 300.0, "web", "max_iops")
+
+    def notes(vm: Vm, *settings: Setting) -> list[str]:
+        inventory = Inventory(None, None, (vm,), (), (), {"u": xml})
+        return limits.notes(
+            CgroupActuator(CgroupTree(1, tmp_path)), [vm], inventory, {"fast": LOOP}, settings
+        )
+
+    assert notes(vm) == []
+    running = replace(vm, state=VmState.RUNNING)
+    assert notes(running, own) == []
+    assert notes(vm) == []
+    assert notes(running) == ["VM web: disk vda has total_iops_sec=70, which slo-ctl has not set"]
 
 
 @pytest.mark.parametrize(("version", "found"), [(1, {"web": "/slo/web/a/b"}), (2, {})])

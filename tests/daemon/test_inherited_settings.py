@@ -131,6 +131,9 @@ class Undone(Restoring):
         assert value is not None
         self.live = value
 
+    def restore(self, knob: Knob, value: float | None) -> None:
+        self.write(knob, value)
+
     def normalise(self, knob: Knob, value: float | None) -> float | None:
         assert knob == WEIGHT
         return value

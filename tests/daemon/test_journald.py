@@ -87,6 +87,22 @@ def test_log_goes_to_stderr_without_journald(stderr: io.StringIO) -> None:
     assert stderr.getvalue().splitlines() == ["device ssd0: no answer", "over: device ssd0: no answer"]
 
 
+def test_a_setting_that_cannot_be_applied_is_logged_once_whatever_its_value(stderr: io.StringIO) -> None:
+    """A refused limit that protects another VM changed in every window, with two lines each time."""
+    knob = Knob(Lever.LIBVIRT_LIMIT, "uuid", "total_iops", "vda")
+    epoch_log = EpochLog()
+    for value in (1.65, 2.0, 2.4):
+        setting = Setting(knob, value, "web", "for db")
+        epoch_log.log_problems(
+            {}, [Outcome(setting, OutcomeState.UNAPPLIED, None, None, "disk vda has others")]
+        )
+    epoch_log.log_problems({}, ())
+    assert stderr.getvalue().splitlines() == [
+        f"web: {knob} = 1.65: unapplied: disk vda has others",
+        f"over: web: {knob} = 2.4: unapplied: disk vda has others",
+    ]
+
+
 def test_a_setting_that_another_program_had_changed_is_logged_once(stderr: io.StringIO) -> None:
     knob = Knob(Lever.CGROUP_WEIGHT, "/web", "weight")
     drift = "another program had set it to 700"

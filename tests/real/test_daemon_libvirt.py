@@ -170,3 +170,38 @@ def test_a_copied_disk_is_not_limited_where_it_is_copied_to(libvirt_host: Libvir
             daemon.eventually("no limit of the copy", lambda _: not limits())
             domain.blockJobAbort("vda", 0)
             assert daemon.stop() == 0, daemon.log()
+
+
+def test_a_limit_of_the_definition_is_restored_in_a_vm_that_was_saved(
+    libvirt_host: LibvirtHost,  # noqa: F811
+    root: Path,
+) -> None:
+    """Only limits of disks that had none before were recognized in a VM that was restored from a file."""
+    with loop_device(16 << 20) as (path, _):
+        iotune = "<iotune><total_iops_sec>900</total_iops_sec></iotune>"
+        disk = f"<disk type='block'><source dev='{path}'/><target dev='vda' bus='virtio'/>{iotune}</disk>"
+        connection = libvirt_host.connect()
+        domain = connection.defineXML(domain_xml(f"{NAME}-tuned", disk))
+        domain.create()
+        file = str(libvirt_host.folder / "saved-tuned")
+
+        def limit() -> int:
+            return int(domain.blockIoTune("vda", 1)["total_iops_sec"])
+
+        before = domain.blockIoTune("vda", 1)
+        text = CONFIG.format(uri=libvirt_host.uri, path=path, name=domain.name(), maximum=500)
+        (root / "slo-ctl.toml").write_text(text)
+        try:
+            with running(root) as daemon:
+                daemon.eventually("its limit", lambda _: limit() == 500)
+                domain.save(file)
+                daemon.eventually("the VM shut off", lambda s: row_of(s, domain.name()).state == "shut off")
+                connection.restore(file)
+                assert limit() == 500
+                daemon.eventually("its device", lambda s: row_of(s, domain.name()).device == "fast")
+                assert daemon.stop() == 0, daemon.log()
+            assert domain.blockIoTune("vda", 1) == before, daemon.log()
+        finally:
+            domain.destroy()
+            domain.undefine()
+            connection.close()
