@@ -14,6 +14,7 @@ from slo_ctl.config.settings import DEFAULTS, Config, DeviceConfig
 from slo_ctl.daemon.block import ManagedBlock, Pool
 from slo_ctl.daemon.device import DeviceView, Problems
 from slo_ctl.daemon.files import DeviceClaims
+from slo_ctl.daemon.foreign import ForeignLimits
 from slo_ctl.daemon.nvme import DriveOpsControl, NvmeWatches
 from slo_ctl.daemon.occupants import nvme_occupants
 from slo_ctl.daemon.settings import ConfiguredBlock, DevicePolicies, VmSettings
@@ -396,7 +397,12 @@ class BlockDevices:
         return settings
 
     def views(
-        self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo], own_slos: Mapping[str, Slo]
+        self,
+        wanted: Wanted,
+        vms: Sequence[Vm],
+        slos: Mapping[str, Slo],
+        own_slos: Mapping[str, Slo],
+        foreign: ForeignLimits,
     ) -> list[DeviceView]:
         """Views for the status. `own_slos`: SLOs without the parts of groups."""
         pools = {device.name: pool for pool in self._pools.values() for device in pool.devices}
@@ -422,6 +428,9 @@ class BlockDevices:
             view = DeviceView(name, device.kind, backend="", policy="", window_s=0.0)
             with self._problems.guard(name):
                 view = device.view(slos_on[name], disks, copied, wanted, pools[name], ops, change)
+            for vm, got in view.vms.items():
+                if held := foreign.reached(vm, device.number, got.window):
+                    view = replace(view, vms={**view.vms, vm: got._replace(held=held)})
             if self.policies.tries_without_waiting(name) and any(
                 is_behind(delivered, slos_on[name][vm]) for vm, delivered in view.vms.items()
             ):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
+from typing import Generic, NamedTuple, TypeVar
 
 from slo_ctl.act.cgroup import LIMIT_NAMES, CgroupActuator
 from slo_ctl.decide.device_use import did_io
 from slo_ctl.host.cgroup import CgroupTree, group_inside
 from slo_ctl.host.libvirt import DomainXmlError, foreign_limits
 from slo_ctl.model.host import DeviceNumber, Vm
+from slo_ctl.model.sample import VmSample
 from slo_ctl.model.setting import ActError, Knob, Lever, Setting
 from slo_ctl.observe.streams import Inventory
 
@@ -19,16 +22,19 @@ EPOCHS = 60
 """Epochs in which each VM is looked at once; a new one at once. Each look reads a dozen files."""
 
 
-class SpreadOverEpochs:
+Found = TypeVar("Found")
+
+
+class SpreadOverEpochs(Generic[Found]):
     """Values of VMs that are computed again once in `EPOCHS` epochs, spread over the VMs."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[str, ...]] = {}
+        self._found: dict[str, tuple[Found, ...]] = {}
         self._turn = 0
 
     def update(
-        self, vms: Sequence[Vm], compute: Callable[[Sequence[Vm]], Mapping[str, tuple[str, ...]]]
-    ) -> dict[str, tuple[str, ...]]:
+        self, vms: Sequence[Vm], compute: Callable[[Sequence[Vm]], Mapping[str, tuple[Found, ...]]]
+    ) -> dict[str, tuple[Found, ...]]:
         """Values by name; of other VMs nothing is kept. `compute`: those of the VMs that are due."""
         self._turn = (self._turn + 1) % EPOCHS
         last = self._found
@@ -42,7 +48,7 @@ class InnerGroups:
     """VMs with processes in groups inside theirs, which limits of cgroup v1 do not reach."""
 
     def __init__(self) -> None:
-        self._found = SpreadOverEpochs()
+        self._found = SpreadOverEpochs[str]()
 
     def update(self, tree: CgroupTree | None, vms: Iterable[Vm]) -> dict[str, str]:
         """One such group of each of these VMs; others are left out."""
@@ -57,26 +63,48 @@ class InnerGroups:
         return {name: found[0] for name, found in self._found.update(in_groups, inside).items() if found}
 
 
+class ForeignLimit(NamedTuple):
+    """Limits of a VM on a managed device that slo-ctl has not set."""
+
+    text: str
+    """Such as `disk vda has total_iops_sec=300`."""
+    device: DeviceNumber
+    iops: float
+    bytes_s: float
+    """The most that these limits allow; infinite without one."""
+
+    def is_reached(self, window: VmSample) -> bool:
+        """Whether they may be why the VM did not get more in the window."""
+        iops = max(window.iops or 0.0, window.guest_iops or 0.0)
+        bytes_s = window.bandwidth_bytes_s or 0.0
+        return iops >= _REACHED_FROM * self.iops or bytes_s >= _REACHED_FROM * self.bytes_s
+
+
+_REACHED_FROM = 0.9
+"""Part of a limit at which a VM is held by it: limiters err by 2 to 4 %, and readings by 3 %."""
+
+
 class ForeignLimits:
-    """Limits of VMs with an SLO, on the devices that they use, that slo-ctl has not set."""
+    """Limits of VMs, on the devices that they use, that slo-ctl has not set."""
 
     def __init__(self) -> None:
-        self._found = SpreadOverEpochs()
+        self._spread = SpreadOverEpochs[ForeignLimit]()
+        self._found: Mapping[str, tuple[ForeignLimit, ...]] = {}
 
-    def notes(
+    def update(
         self,
         cgroups: CgroupActuator | None,
-        vms: Iterable[Vm],
         inventory: Inventory,
         devices: Mapping[str, DeviceNumber],
         settings: Iterable[Setting],
-    ) -> list[str]:
-        """A sentence for each limit. `devices`: numbers of managed devices by name; `settings`: wanted."""
+    ) -> None:
+        """Look for them. `devices`: numbers of managed devices by name; `settings`: wanted."""
         if cgroups is None:
-            return []
+            self._found = {}
+            return
         names = {number: name for name, number in devices.items()}
 
-        def found(due: Sequence[Vm]) -> dict[str, tuple[str, ...]]:
+        def found(due: Sequence[Vm]) -> dict[str, tuple[ForeignLimit, ...]]:
             looked_at = {vm.name for vm in due}
             own: dict[str, set[tuple[str, str]]] = defaultdict(set)
             for setting in settings:
@@ -99,54 +127,85 @@ class ForeignLimits:
             }
 
         # What a VM that is shut off has in its definition may be replaced when it starts.
-        running = [vm for vm in vms if not vm.state.is_off]
-        return [note for notes in self._found.update(running, found).values() for note in notes]
+        self._found = self._spread.update([vm for vm in inventory.vms if not vm.state.is_off], found)
+
+    def notes(self, vms: Collection[str]) -> list[str]:
+        """A sentence for each limit of these VMs."""
+        found = {vm: limits for vm, limits in self._found.items() if vm in vms}
+        notes = [f"VM {vm}: {limit.text}, which slo-ctl has not set" for vm in found for limit in found[vm]]
+        return list(dict.fromkeys(notes))
+
+    def reached(self, vm: str, device: DeviceNumber | None, window: VmSample) -> str:
+        """The limits that may be why the VM did not get more of the device; may be empty."""
+        limits = [limit for limit in self._found.get(vm, ()) if limit.device == device]
+        return "; ".join(limit.text for limit in limits if limit.is_reached(window))
 
 
 def _on_disks(
     vm: Vm, own: Collection[tuple[str, str]], xml: str, devices: Collection[DeviceNumber]
-) -> Iterator[str]:
-    """Sentences about limits of disks on managed devices. `own`: names and devices of slo-ctl's settings."""
+) -> Iterator[ForeignLimit]:
+    """Limits of disks on managed devices. `own`: names and devices of slo-ctl's settings.
+
+    A VM whose disks on a device do not all have a limit of a kind has none of it.
+    """
     limited = {device for _, device in own}
-    on_managed = {
-        disk.target for disk in vm.disks if any(device in devices for device in disk.devices)
-    } - limited
-    for disk, limits in _limits_of_disks(xml).items():
-        if disk in on_managed:
-            yield f"VM {vm.name}: disk {disk} has {limits}, which slo-ctl has not set"
+    limits = {target: limits for target, limits in _limits_of_disks(xml).items() if target not in limited}
+    for number in devices:
+        disks = [disk.target for disk in vm.disks if number in disk.devices]
+        of_disks = {target: limits[target] for target in disks if target in limits}
+        if not of_disks:
+            continue
+        texts = [
+            f"disk {target} has {', '.join(f'{name}={value:.0f}' for name, value in found.items())}"
+            for target, found in of_disks.items()
+        ]
+        most = [_most(of_disks[target]) if target in of_disks else (math.inf, math.inf) for target in disks]
+        iops, bytes_s = (sum(values) for values in zip(*most, strict=True))
+        yield ForeignLimit(" and ".join(texts), number, iops, bytes_s)
 
 
 def _on_cgroup(
     cgroups: CgroupActuator, vm: Vm, own: Collection[tuple[str, str]], devices: Mapping[DeviceNumber, str]
-) -> Iterator[str]:
-    """Sentences about limits of the VM's cgroup on these devices."""
+) -> Iterator[ForeignLimit]:
+    """Limits of the VM's cgroup on these devices, on v2 also of those around it, which limit it as well.
+
+    What cannot be read is left out.
+    """
+    group = PurePosixPath(vm.cgroup or "")
+    around = () if cgroups.version == 1 else group.parents[:-1]
     for number in sorted(devices) if vm.cgroup else ():
         own_limits = {name for name, device in own if device == str(number)}
-        for limit in _limits(cgroups, vm.cgroup or "", number, own_limits):
-            yield f"VM {vm.name}: on {devices[number]} ({number}) {limit}, which slo-ctl has not set"
+        for place in (group, *around):
+            names = [name for name in LIMIT_NAMES if place != group or name not in own_limits]
+            limits = dict(_limits(cgroups, place, number, names))
+            if limits:
+                values = " and ".join(f"{value:.0f} {name}" for name, value in limits.items())
+                text = f"on {devices[number]} ({number}) cgroup {place} is limited to {values}"
+                yield ForeignLimit(text, number, *_most(limits))
 
 
-def _limits_of_disks(xml: str) -> dict[str, str]:
+def _most(limits: Mapping[str, float]) -> tuple[float, float]:
+    """IOPS and bytes/s that limits by name allow together; infinite without one.
+
+    A limit of one direction only counts for both: what the other one does is not known.
+    """
+    iops = sum(value for name, value in limits.items() if "iops" in name)
+    bytes_s = sum(value for name, value in limits.items() if "bytes" in name)
+    return iops or math.inf, bytes_s or math.inf
+
+
+def _limits_of_disks(xml: str) -> dict[str, dict[str, float]]:
     try:
         return foreign_limits(xml) if "<iotune>" in xml else {}
-    except DomainXmlError:
+    except (DomainXmlError, ValueError):
         return {}
 
 
 def _limits(
-    cgroups: CgroupActuator, cgroup: str, device: DeviceNumber, own_limits: Collection[str]
-) -> Iterator[str]:
-    """A clause for each other limit of a group, on v2 also of those around it, which limit it as well.
-
-    What cannot be read is left out.
-    """
-    group = PurePosixPath(cgroup)
-    around = () if cgroups.version == 1 else group.parents[:-1]
-    for place in (group, *around):
-        for name in LIMIT_NAMES:
-            if place == group and name in own_limits:
-                continue
-            with suppress(ActError):
-                limit = cgroups.read(Knob(Lever.CGROUP_LIMIT, str(place), name, str(device)))
-                if limit is not None:
-                    yield f"cgroup {place} is limited to {limit:.0f} {name}"
+    cgroups: CgroupActuator, place: PurePosixPath, device: DeviceNumber, names: Iterable[str]
+) -> Iterator[tuple[str, float]]:
+    for name in names:
+        with suppress(ActError):
+            limit = cgroups.read(Knob(Lever.CGROUP_LIMIT, str(place), name, str(device)))
+            if limit is not None:
+                yield name, limit

@@ -152,14 +152,8 @@ class Daemon:
         wanted, device_settings = self._decide(inventory, slos)
         self._act(inventory, wanted, device_settings)
         notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
-        with_slo = slos.set_for
-        notes += self._foreign_limits.notes(
-            self._actuators.cgroups,
-            [vm for vm in inventory.vms if vm.name in with_slo],
-            inventory,
-            self._blocks.numbers,
-            self._settings,
-        )
+        self._foreign_limits.update(self._actuators.cgroups, inventory, self._blocks.numbers, self._settings)
+        notes += self._foreign_limits.notes(slos.set_for)
         notes += [conflict for resolved in slos.resolved.values() for conflict in resolved.conflicts]
         status = self._status(inventory, slos, wanted, notes)
         status = replace(status, epoch_cpu_ms=_MS_PER_S * (self._clock.cpu_s() - cpu_s))
@@ -486,7 +480,8 @@ class Daemon:
         self._hooks.add(changes)
 
     def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: EpochSlos) -> list[DeviceView]:
-        views = self._blocks.views(with_applied_maximums(wanted, self.outcomes), vms, slos.in_force, slos.own)
+        wanted = with_applied_maximums(wanted, self.outcomes)
+        views = self._blocks.views(wanted, vms, slos.in_force, slos.own, self._foreign_limits)
         for device in self._emulated.devices.values():
             view = DeviceView(device.name, device.kind, backend="", policy="", window_s=0.0)
             with self._problems.guard(device.name):

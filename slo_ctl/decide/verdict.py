@@ -70,6 +70,8 @@ class Delivered(NamedTuple):
     """Rate as the limit for the maximum counts requests; None: as in the window."""
     highest_maximum_iops: float | None = None
     """The highest maximum that was wanted in the window; None: none for a part of it, or no mechanism."""
+    held: str = ""
+    """Limits that slo-ctl has not set, and that may be why the VM did not get more; empty: none."""
     remark: str = ""
     """Further measures for the VM, such as limits on other VMs; added to the reasons of ok, insufficient."""
     disks: tuple[str, ...] = ()
@@ -150,7 +152,9 @@ def judge(
     if reason := _missed_rate(delivered, slo, at_bound) or _missed_p99(delivered, slo, at_bound):
         if delivered.settling:
             return Judgement(Verdict.SETTLING, _with(f"{delivered.settling}; {reason}", delivered.remark))
-        return Judgement(Verdict.INSUFFICIENT, _with(reason, delivered.remark))
+        return Judgement(Verdict.INSUFFICIENT, _with(_with(reason, delivered.held), delivered.remark))
+    if delivered.held:
+        return Judgement(Verdict.CAPPED, f"at a limit that slo-ctl has not set: {delivered.held}")
     return Judgement(Verdict.OK, _with(_kept(delivered, slo), delivered.remark))
 
 
@@ -202,7 +206,7 @@ def _missed_rate(delivered: Delivered, slo: Slo, at_bound: float) -> str:
     minimum = slo.min_iops
     if needs_minimum and minimum is not None and iops is not None and iops < minimum * (1 - at_bound):
         return f"{iops:,.0f} IOPS, below its minimum of {minimum:,.0f}{_guess(delivered)}"
-    if not delivered.wants_more or not target_share or delivered.share is None:
+    if delivered.held or not delivered.wants_more or not target_share or delivered.share is None:
         return ""
     # An estimated demand is not enough to say that a VM that has its minimum misses its share.
     is_uncertain = delivered.guessed and minimum is not None

@@ -335,16 +335,16 @@ def is_throttle_group(name: str) -> bool:
     return name.startswith(_GROUP_PREFIX)
 
 
-def foreign_limits(xml: str) -> dict[str, str]:
-    """Limits of disks in the XML of a running VM that slo-ctl has not set, as text by target."""
+def foreign_limits(xml: str) -> dict[str, dict[str, float]]:
+    """Limits of disks in the XML of a running VM that slo-ctl has not set, by target and libvirt's name."""
     found = {}
     for disk in parse_domain(xml).findall("devices/disk"):
         tune = disk.find("iotune")
         if tune is None or is_throttle_group(tune.findtext("group_name", "")):
             continue
-        limits = [f"{limit.tag}={limit.text}" for limit in tune if limit.tag.endswith("_sec")]
+        limits = {limit.tag: float(limit.text or 0) for limit in tune if limit.tag.endswith("_sec")}
         if limits:
-            found[disk_of(disk).target] = ", ".join(limits)
+            found[disk_of(disk).target] = limits
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.daemon.foreign import EPOCHS, ForeignLimits, InnerGroups
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Stream, Vm, VmState
+from slo_ctl.model.sample import VmSample
 from slo_ctl.model.setting import Knob, Lever, Setting
 from slo_ctl.observe.streams import Inventory
 
@@ -21,8 +23,11 @@ _V1 = "blkio.throttle.{}_device"
 
 
 def notes_of(tree: CgroupTree, *settings: Setting) -> list[str]:
-    inventory = Inventory(tree, None, (WEB,), (STREAM,), ())
-    return ForeignLimits().notes(CgroupActuator(tree), [WEB], inventory, {"fast": LOOP}, settings)
+    limits = ForeignLimits()
+    limits.update(
+        CgroupActuator(tree), Inventory(tree, None, (WEB,), (STREAM,), ()), {"fast": LOOP}, settings
+    )
+    return limits.notes({"web"})
 
 
 def test_limits_of_others_are_named_and_own_ones_are_not(tmp_path: Path) -> None:
@@ -62,7 +67,9 @@ def test_limits_of_disks_that_others_have_set_are_named(tmp_path: Path) -> None:
         xml = f"<domain><devices>{''.join(disk_xml)}</devices></domain>"
         tree = CgroupTree(1, tmp_path)
         inventory = Inventory(tree, None, (vm,), (), (), {"u": xml})
-        return ForeignLimits().notes(CgroupActuator(tree), [vm], inventory, {"fast": LOOP}, settings)
+        foreign = ForeignLimits()
+        foreign.update(CgroupActuator(tree), inventory, {"fast": LOOP}, settings)
+        return foreign.notes({"web"})
 
     assert notes_with("own") == ["VM web: disk vda has read_iops_sec=70, which slo-ctl has not set"]
     assert notes_with("slo-ctl-vda") == []
@@ -82,15 +89,43 @@ def test_a_vm_that_starts_is_looked_at_again(tmp_path: Path) -> None:
 
     def notes(vm: Vm, *settings: Setting) -> list[str]:
         inventory = Inventory(None, None, (vm,), (), (), {"u": xml})
-        return limits.notes(
-            CgroupActuator(CgroupTree(1, tmp_path)), [vm], inventory, {"fast": LOOP}, settings
-        )
+        limits.update(CgroupActuator(CgroupTree(1, tmp_path)), inventory, {"fast": LOOP}, settings)
+        return limits.notes({"web"})
 
     assert notes(vm) == []
     running = replace(vm, state=VmState.RUNNING)
     assert notes(running, own) == []
     assert notes(vm) == []
     assert notes(running) == ["VM web: disk vda has total_iops_sec=70, which slo-ctl has not set"]
+
+
+def test_a_limit_of_others_is_reached_by_what_all_disks_may_do(tmp_path: Path) -> None:
+    """A VM that its own <iotune> held was `insufficient` on a busy device."""
+    disks = tuple(Disk(name, "block", "/dev/loop0", LOOP) for name in ("vda", "vdb"))
+    vm = Vm("web", FoundBy.LIBVIRT, uuid="u", disks=disks)
+    tunes = {
+        "vda": "<iotune><read_iops_sec>70</read_iops_sec><write_iops_sec>30</write_iops_sec></iotune>",
+        "vdb": "<iotune><total_iops_sec>100</total_iops_sec></iotune>",
+    }
+
+    def reached(limited: Sequence[str], window: VmSample) -> str:
+        of_disks = [
+            f"<disk type='block'><target dev='{disk.target}'/>{tunes[disk.target] * (disk.target in limited)}"
+            "</disk>"
+            for disk in disks
+        ]
+        xml = f"<domain><devices>{''.join(of_disks)}</devices></domain>"
+        limits = ForeignLimits()
+        inventory = Inventory(None, None, (vm,), (), (), {"u": xml})
+        limits.update(CgroupActuator(CgroupTree(1, tmp_path)), inventory, {"fast": LOOP}, ())
+        return limits.reached("web", LOOP, window)
+
+    window = VmSample("web", 10.0, iops=150.0)
+    assert reached(["vda", "vdb"], window) == ""
+    assert reached(["vda", "vdb"], window._replace(guest_iops=181.0)) == (
+        "disk vda has read_iops_sec=70, write_iops_sec=30 and disk vdb has total_iops_sec=100"
+    )
+    assert reached(["vda"], window._replace(iops=500.0)) == "", "the other disk has none"
 
 
 @pytest.mark.parametrize(("version", "found"), [(1, {"web": "/slo/web/a/b"}), (2, {})])

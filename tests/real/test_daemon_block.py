@@ -180,6 +180,35 @@ def test_low_demand_is_distinguished_from_low_service(root: Path, accounting: st
         switch.write_text(before)
 
 
+@pytest.mark.slow
+def test_vm_at_a_limit_of_others_does_not_miss_its_share(root: Path) -> None:
+    require("fio")
+    with (
+        cgroups("a", "b") as groups,
+        loop_device(64 << 20, "bfq", low_latency=0) as (path, number),
+        clients(groups, root) as readers,
+    ):
+        limit = Knob(Lever.CGROUP_LIMIT, groups.path("b"), "read_iops", str(number))
+        tree = find_tree()
+        assert tree is not None
+        CgroupActuator(tree).write(limit, 50.0)
+        configure(root, path, groups, {"a": "weight = 1", "b": "weight = 9"}, window_s=2)
+        for vm in ("a", "b"):
+            readers.start(vm, *fio_on(path))
+        with running(root) as daemon:
+            row = row_of(
+                daemon.eventually(
+                    "b at the limit", lambda status: row_of(status, "b").verdict is Verdict.CAPPED
+                ),
+                "b",
+            )
+            assert row.reason == (
+                f"at a limit that slo-ctl has not set: on fast ({number}) cgroup {groups.path('b')} "
+                "is limited to 50 read_iops"
+            )
+        assert CgroupActuator(tree).read(limit) == 50.0
+
+
 def test_first_epoch_counts_on_the_scheduler_that_it_sets(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
