@@ -192,7 +192,9 @@ do_install() {
     stage "$work/root"
     [ ! -e "$DESTDIR$LIST" ] || remove_listed # files of an older version that this one does not have
     mkdir -p "$DESTDIR/"
-    cp -dR --preserve=mode,timestamps "$work/root/." "$DESTDIR/"
+    # Directories that exist, such as / and /usr/local, keep their modes.
+    tar -C "$work/root" -c . |
+        tar -C "$DESTDIR/" -xp --no-overwrite-dir --keep-directory-symlink --no-same-owner
     configuration
     [ -n "$DESTDIR" ] || say "then: systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload"
     say "installed $(wc -l <"$DESTDIR$LIST") files below $DESTDIR$PREFIX"

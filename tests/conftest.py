@@ -34,6 +34,9 @@ settings.register_profile(
 )
 settings.load_profile("slo-ctl")
 
+# Programs started by tests buffer their output as they do for a user.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 # Shells start background jobs with SIGINT ignored, which programs started by tests would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

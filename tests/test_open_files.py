@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -59,8 +60,10 @@ def test_no_more_files_stay_open_than_allowed() -> None:
 
 @pytest.mark.parametrize("number", [None, 1500])
 def test_pipe_is_waited_for_whatever_its_number(number: int | None) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     reader, writer = os.pipe()
     if number is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, number + 1), hard))
         os.dup2(reader, number)
         os.close(reader)
         reader = number
@@ -71,5 +74,6 @@ def test_pipe_is_waited_for_whatever_its_number(number: int | None) -> None:
         os.read(reader, 1)
     finally:
         os.close(writer)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert is_readable(reader, 10.0)  # the child has exited
     os.close(reader)

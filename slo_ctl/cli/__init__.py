@@ -23,6 +23,14 @@ def _prepare_output() -> None:
             stream.reconfigure(errors="replace")
 
 
+def _flush_output() -> None:
+    """Write what is left, or drop it: Python would try again at its end, and print a traceback."""
+    try:
+        sys.stdout.flush()
+    except OSError:  # `run` has reported it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Run the command line of this process and exit with one of EXIT_STATUSES."""
     # Nothing that is created here may be changed by every user, whatever started it: sockets and state.
@@ -40,6 +48,7 @@ def main() -> None:
         status = run(sys.argv[1:])
     except KeyboardInterrupt:
         status = EXIT_INTERRUPTED
+    _flush_output()
     if status == EXIT_INTERRUPTED:
         # After an interrupt in code compiled from text, as in an import of a named tuple, `python -m` would
         # end by the signal instead of this status. Python forgets that when it runs other such code.

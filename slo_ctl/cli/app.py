@@ -84,6 +84,7 @@ def run(arguments: list[str]) -> int:
     session = GlobalOptions(debug=os.environ.get("SLO_CTL_DEBUG", "") not in ("", "0"))
     try:
         status = build(arguments)(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=session)
+        sys.stdout.flush()  # an error is reported here, and not by Python at its end
     except UserError as error:
         return _report_error(error.message, _with_root(error.hint, arguments), _exit_status(error))
     except ModuleNotFoundError as error:
@@ -95,6 +96,8 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         _write_error(f"{PROGRAM}: interrupted")
         return EXIT_INTERRUPTED
+    except BrokenPipeError:  # such as of `| head`
+        return EXIT_FAILURE
     except Exception as error:
         return (
             _report_usage_error(error, arguments)

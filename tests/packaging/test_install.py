@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 import subprocess
 from pathlib import Path
 
@@ -110,7 +111,10 @@ def test_update_and_uninstall_keep_the_configuration(tmp_path: Path) -> None:
     program.touch()
     module.touch()
     (home / "installed-files").write_text(f"{program}\n")
+    program.parent.chmod(0o2775)
     mine = install(tmp_path)
+    # As of /usr/local on Debian, or of /tmp, which no user could write to any more.
+    assert stat.S_IMODE(program.parent.stat().st_mode) == 0o2775
     assert configuration.read_text() == "[daemon]\n"
     assert not program.exists()
     assert not module.exists()

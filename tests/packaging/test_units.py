@@ -134,7 +134,7 @@ def test_qemu_can_enter_the_directories(tmp_path: Path) -> None:
     done = systemd(
         "systemd-tmpfiles", "--create", f"--root={tmp_path}", TREE / "systemd" / "slo-ctl.tmpfiles"
     )
-    if done.returncode != 0 and "root" in done.stderr:
+    if done.returncode != 0 and ("root" in done.stderr or os.geteuid() != 0):
         pytest.skip(f"systemd-tmpfiles: {done.stderr}")
     assert done.returncode == 0, done.stderr
     folder = RunPlaces(tmp_path / "run/slo-ctl/devices" / INSTANCE).folder.parent
