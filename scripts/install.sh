@@ -192,9 +192,11 @@ do_install() {
     stage "$work/root"
     [ ! -e "$DESTDIR$LIST" ] || remove_listed # files of an older version that this one does not have
     mkdir -p "$DESTDIR/"
-    # Directories that exist, such as / and /usr/local, keep their modes.
-    tar -C "$work/root" -c . |
-        tar -C "$DESTDIR/" -xp --no-overwrite-dir --keep-directory-symlink --no-same-owner
+    # Directories that exist, such as / and /usr/local, keep their modes and times: only missing ones are made.
+    (cd "$work/root" && find . -type d) | while IFS= read -r each; do
+        [ -d "$DESTDIR/$each" ] || mkdir -m 755 "$DESTDIR/$each"
+    done
+    (cd "$work/root" && find . ! -type d -print0 | tar --null -T - -c) | tar -C "$DESTDIR/" -xp --no-same-owner
     configuration
     [ -n "$DESTDIR" ] || say "then: systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload"
     say "installed $(wc -l <"$DESTDIR$LIST") files below $DESTDIR$PREFIX"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from slo_ctl.cli import vm_map
 from slo_ctl.cli.app import run
 
 GIB = 1 << 30
+deletes = pytest.mark.skipif(not os.access(BLOCK, os.R_OK), reason=f"{BLOCK} cannot be opened; not root")
+"""A namespace is deleted only after a look at what is on it."""
 pytestmark = pytest.mark.skipif(not BLOCK.is_block_device(), reason=f"{BLOCK} is missing")
 
 
@@ -50,6 +53,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 NEW = ("map", "web", "--device", "/dev/nvme1", "--size", "4GiB", "--no-disk")
 
 
+@deletes
 def test_mapping_is_planned_created_listed_and_removed(shell: Shell) -> None:
     status, out, err = shell(*NEW, "--spare", "1GiB", "--dry-run")
     assert status == 0
@@ -127,6 +131,7 @@ def test_mapped_namespace_is_not_mapped_twice(shell: Shell) -> None:
     assert "mapped to VM web" in err
 
 
+@deletes
 def test_unfinished_mapping_is_undone_by_the_suggested_command(shell: Shell, tmp_path: Path) -> None:
     shell.json(*NEW, "--yes")
     path = tmp_path / "root" / "mappings.json"
