@@ -177,6 +177,7 @@ def read_until(descriptor: int, pattern: str, text: str = "") -> str:
     return text
 
 
+@pytest.mark.skipif(not os.access("/dev/ptmx", os.W_OK), reason="this user cannot open a terminal")
 def test_watch_redraws_through_a_restart_of_the_daemon(tmp_path: Path) -> None:
     daemon = FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=OK_VMS))})
     daemon.start()
