@@ -160,6 +160,13 @@ def test_new_drive_collects_no_garbage_until_it_is_full() -> None:
     assert result.runs[0].waf == 1.0
 
 
+def test_shares_without_a_clock_are_of_pages_read_and_written() -> None:
+    reader = "name=a,workload=uniform,read=.5"
+    (run,) = replay(reader, "name=b,workload=uniform,weight=3", timing="none").runs
+    assert [round(vm.share or 0.0, 2) for vm in run.vms] == [0.25, 0.75]
+    assert [str(vm.judged().verdict) for vm in run.vms] == ["ok", "ok"]
+
+
 def test_finite_workloads_end_the_run() -> None:
     (run,) = replay("name=a,workload=uniform,requests=3000", "name=b,workload=uniform,requests=2000").runs
     assert run.host_page_writes == 5000
