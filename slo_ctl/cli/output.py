@@ -126,8 +126,8 @@ class Outputs:
 
 
 def check_html(option: str, path: Path) -> None:
-    """Raise UserError for a file name without an HTML suffix."""
-    if path.suffix.lower() in (".pdf", ".png", ".svg", ".json", ".csv", ".txt", ".md"):
+    """Raise UserError for a file name with a suffix other than that of HTML."""
+    if path.suffix.lower() not in ("", ".html", ".htm"):
         raise UserError(
             f"{option}: {path} would be HTML, not {path.suffix[1:]}", f"write {path.with_suffix('.html')}"
         )
