@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import LatePhase, Phase, ProgressSink
 from slo_ctl.base.text import counted
@@ -134,6 +135,11 @@ def _remapping(
             notes.append(
                 f"VM {vm.name}: its trace touches {touched_bytes / 2**20:.0f} MiB, more than the VM has; "
                 "requests beyond the end were wrapped around"
+            )
+        elif touched_bytes < size_bytes // 2:
+            notes.append(
+                f"VM {vm.name}: its trace touches {numbers.size(touched_bytes)} of its "
+                f"{numbers.size(size_bytes)}; nothing is written to the rest during the run"
             )
         return [compact, remap.Modulo(size_bytes)]
     summary = summarise(batches, reader.volumes)

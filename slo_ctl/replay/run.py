@@ -110,7 +110,7 @@ def _repeated_traces(scenario: Scenario, sources: Sequence[Requests], runs: Sequ
         requests = [(run.virtual_s or 0.0) * (run.vms[index].iops or 0.0) for run in runs]
         passes = max(requests, default=0.0) / source.trace_records if source.trace_records else 0.0
         if passes > _NOTED_FROM_PASSES and any(run.vms[index].host_page_writes for run in runs):
-            repeated.append(f"{vm.name} about {passes:,.1f} times")
+            repeated.append(f"{vm.name} about {numbers.count(passes)} times")
     if not repeated:
         return []
     note = (
