@@ -19,7 +19,7 @@ from slo_ctl.base.quantity import parse_time_s
 from slo_ctl.cli.api_access import client, not_reachable, start_hint, vm_history, vm_not_found
 from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.options import JSON, ROOT, VMS, device_store
-from slo_ctl.cli.output import check_html, print_json, print_lines, stdout_console, warn
+from slo_ctl.cli.output import check_suffix, print_json, print_lines, stdout_console, warn
 from slo_ctl.cli.vm_host import is_many
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.model.slo import check_vm_name
@@ -211,7 +211,7 @@ def report(
     begin, end = _interval(since, until)
     if output is not None:
         check_writable("--output", output)
-        check_html("--output", output)
+        check_suffix("--output", output, "HTML")
         require_package("jinja2")
     host_report = _report(root, list(dict.fromkeys(vm or [])), (begin, end), limit, until is None)
     from slo_ctl.cli.app import with_root

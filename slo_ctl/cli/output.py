@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import typer
 
@@ -121,15 +121,21 @@ class Outputs:
             check_writable("--save-json", self.save_json, taken)
         if self.report is not None:
             check_writable("--report", self.report, {**taken, "the file of --save-json": self.save_json})
-            check_html("--report", self.report)
+            check_suffix("--report", self.report, "HTML")
             require_package("jinja2")
+        if self.save_json is not None:
+            check_suffix("--save-json", self.save_json, "JSON")
 
 
-def check_html(option: str, path: Path) -> None:
-    """Raise UserError for a file name without an HTML suffix."""
-    if path.suffix.lower() in (".pdf", ".png", ".svg", ".json", ".csv", ".txt", ".md"):
+_SUFFIXES = {"HTML": ("", ".html", ".htm"), "JSON": ("", ".json")}
+
+
+def check_suffix(option: str, path: Path, kind: Literal["HTML", "JSON"]) -> None:
+    """Raise UserError for a file name with a suffix of another kind of file."""
+    if path.suffix.lower() not in _SUFFIXES[kind]:
         raise UserError(
-            f"{option}: {path} would be HTML, not {path.suffix[1:]}", f"write {path.with_suffix('.html')}"
+            f"{option}: {path} would be {kind}, not {path.suffix[1:]}",
+            f"write {path.with_suffix(f'.{kind.lower()}')}",
         )
 
 

@@ -97,7 +97,8 @@ def replay(
     share_by: Annotated[
         str | None,
         typer.Option(
-            metavar="UNIT", help="Unit of shares: pages (of 4 KiB), requests, device-time. [default: pages]"
+            metavar="UNIT",
+            help="Unit of shares: pages (of the drive), requests, device-time. [default: pages]",
         ),
     ] = None,
     on_error: Annotated[

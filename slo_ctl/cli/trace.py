@@ -244,7 +244,7 @@ def _remap(trace: _Selected, remap: str, size: str | None) -> Remap:
         if remap == "scale":
             return Scale(size_bytes, max((volume.end_bytes for volume in summary.volumes), default=1))
         return Partition.equal(size_bytes, len(trace.names))
-    if size is not None:
+    if size is not None and remap in ("per-volume", "compact", "first-touch"):
         raise UserError(f"--size and --remap {remap} exclude each other", "the result has the size it needs")
     match remap:
         case "per-volume":

@@ -105,7 +105,7 @@ def measure(
     deltas = {vm.name: stop.readings[vm.name].since(start.readings[vm.name]) for vm in vms}
     clocked = start.virtual_s is not None
     length_s = (stop.virtual_s or 0.0) - (start.virtual_s or 0.0)
-    done = {name: d.amount(share_by) if clocked else float(d.host_page_writes) for name, d in deltas.items()}
+    done = {name: d.amount(share_by) for name, d in deltas.items()}
     total = sum(done.values())
     has_rates = clocked and length_s > 0
     claims = _claims(deltas, done, vms, stop.outstanding, length_s, strict=strict)
@@ -233,10 +233,7 @@ class SeriesRecorder:
         vms = []
         for index, name in enumerate(self.names):
             own = [sample.vms[index] for sample in self.samples]
-            done = [
-                [v.amount(self.share_by) if clocked else v.host_page_writes for v in sample.vms]
-                for sample in self.samples
-            ]
+            done = [[v.amount(self.share_by) for v in sample.vms] for sample in self.samples]
             vms.append(
                 VmSeries(
                     name=name,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import LatePhase, Phase, ProgressSink
 from slo_ctl.base.text import counted
@@ -36,6 +37,8 @@ class Requests:
     """Returns the requests from the first one on."""
     notes: tuple[str, ...] = ()
     """Notes about the source for the result."""
+    trace_records: int = 0
+    """Length of the trace; 0: a synthetic workload, which does not repeat itself."""
 
 
 def requests_of(
@@ -76,6 +79,7 @@ def _traced(
     phase = LatePhase(progress, f"reading {reader.paths[0].name}", reader.size_bytes, "bytes")
     batches = apply(batches_of(reader, phase), order)
     trace = _Remapped(reader, _remapping(vm, source, reader, batches, size_bytes, notes))
+    trace_records = reader.records
     notes += [f"VM {vm.name}: {source.path.name}: {note}" for note in reader.notes]
     if reader.bad_records:
         notes.append(f"VM {vm.name}: {counted(reader.bad_records, 'bad record')} of its trace skipped")
@@ -98,7 +102,7 @@ def _traced(
             problem, _, hint = str(error).partition("; ")
             raise UserError(f"VM {vm.name}: {source.path}: {problem}", hint) from None
 
-    return Requests(play, tuple(notes))
+    return Requests(play, tuple(notes), trace_records)
 
 
 def batches_of(reader: TraceReader, phase: Phase) -> Iterator[Batch]:
@@ -131,6 +135,11 @@ def _remapping(
             notes.append(
                 f"VM {vm.name}: its trace touches {touched_bytes / 2**20:.0f} MiB, more than the VM has; "
                 "requests beyond the end were wrapped around"
+            )
+        elif touched_bytes < size_bytes // 2:
+            notes.append(
+                f"VM {vm.name}: its trace touches {numbers.size(touched_bytes)} of its "
+                f"{numbers.size(size_bytes)}; nothing is written to the rest during the run"
             )
         return [compact, remap.Modulo(size_bytes)]
     summary = summarise(batches, reader.volumes)

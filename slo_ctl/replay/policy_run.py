@@ -247,7 +247,8 @@ class PolicyRun:
             phase.advance(self._amount() - reported)
             reported = self._amount()
             if not has_requests:
-                reason = "all VMs had completed their requests before the end of the run"
+                stopped = "" if all(vm.finished for vm in self._vms) else " or were stopped"
+                reason = f"all VMs had completed their requests{stopped} before the end of the run"
                 if self._watch.gave_up:
                     end = self._scenario.duration
                     reason = f"VMs that only read never reach {end} drive writes: give seconds, such as 600s"
@@ -303,6 +304,11 @@ class PolicyRun:
             strict=policy_entry(self._scenario.policy).exact,
             merging=self._plan.config.merges,
         )
+        self._notes += [
+            f"VM {vm.name} had completed its requests before the measured window"
+            for vm, played in zip(measured.vms, self._vms, strict=True)
+            if played.finished and not (vm.iops or vm.share)
+        ]
         self._notes += [
             f"VM {vm.name}: {vm.iops:,.0f} of the {vm.demand_iops:,.0f} IOPS that arrived were served"
             for vm in measured.vms

@@ -14,17 +14,19 @@ from ftl_emul import Device
 from slo_ctl.base import numbers
 from slo_ctl.base.files import remove_leftovers
 from slo_ctl.base.progress import ProgressSink, Silent, drive_writes_on
+from slo_ctl.base.text import and_list
 from slo_ctl.base.workers import GivenUp, Workers, died, report
 from slo_ctl.decide.policies import make_policy, policy_entry
 from slo_ctl.drives.build import DrivePlan, plan_drive
 from slo_ctl.model.sample import Placement, TimingModel
-from slo_ctl.replay.player import requests_of
+from slo_ctl.replay.player import Requests, requests_of
 from slo_ctl.replay.policy_run import PolicyRun
 from slo_ctl.replay.result import DeviceResult, DeviceTiming, Result, RunResult
 from slo_ctl.replay.scenario import Scenario, Window
 from slo_ctl.replay.scenario_text import command_line
 
 _MERGE_VICTIMS = {"bast": "least recently written log block", "fast": "oldest log block"}
+_NOTED_FROM_PASSES = 1.1
 _ALONE_PART = 0.25
 """Share of the duration for which a VM runs alone, as it then writes about as much as all together."""
 
@@ -73,14 +75,15 @@ def run(scenario: Scenario, progress: ProgressSink, jobs: int = 1) -> Result:
                         break
         except KeyboardInterrupt:
             stage.notes.append("interrupted: the missing runs were not started")
+        runs = _with_alone(done)
         return Result(
             scenario=scenario.echo(),
             command=command_line(scenario),
             seed=scenario.seed,
             device=_describe(stage.plan, stage.preconditioning_drive_writes),
-            runs=_with_alone(done),
+            runs=runs,
             complete=all(task in done and done[task].complete for task in tasks),
-            notes=stage.notes,
+            notes=[*stage.notes, *_one_rule(scenario), *_repeated_traces(scenario, stage.sources, runs)],
         )
 
 
@@ -89,6 +92,32 @@ def _tasks(scenario: Scenario) -> list[RunTask]:
     if scenario.measure_alone and len(scenario.vms) > 1 and scenario.timing is not TimingModel.NONE:
         tasks += [RunTask("shared", vm.name) for vm in scenario.vms]
     return tasks
+
+
+def _one_rule(scenario: Scenario) -> list[str]:
+    """A note where policies of both kinds are compared: all are judged by the entitlements of the last."""
+    exact = policy_entry(scenario.policy).exact
+    if all(policy_entry(name).exact is exact for name in scenario.policies):
+        return []
+    rule = "exact proportions" if exact else "what a VM does not use goes to the others"
+    return [f"TARGET and VERDICT of all policies are by the rule of {scenario.policy}: {rule}"]
+
+
+def _repeated_traces(scenario: Scenario, sources: Sequence[Requests], runs: Sequence[RunResult]) -> list[str]:
+    """A note where writes of traces were repeated, by the rates in the measured windows."""
+    repeated = []
+    for index, (vm, source) in enumerate(zip(scenario.vms, sources, strict=True)):
+        requests = [(run.virtual_s or 0.0) * (run.vms[index].iops or 0.0) for run in runs]
+        passes = max(requests, default=0.0) / source.trace_records if source.trace_records else 0.0
+        if passes > _NOTED_FROM_PASSES and any(run.vms[index].host_page_writes for run in runs):
+            repeated.append(f"{vm.name} about {numbers.count(passes)} times")
+    if not repeated:
+        return []
+    note = (
+        f"traces were played repeatedly, {and_list(repeated)}: pages are then overwritten in the same order "
+        "again, so GC may move fewer of them, and IOPS be higher, than for requests that do not repeat"
+    )
+    return [note]
 
 
 def _describe(plan: DrivePlan, preconditioning_drive_writes: float | None) -> DeviceResult:

@@ -198,9 +198,15 @@ def _check_clock(scenario: Scenario) -> None:
         raise UserError(
             "virtual seconds need a clock, and timing is none", "count in drive writes, such as 20x"
         )
+    if scenario.share_by is not ShareBy.PAGES:
+        raise UserError(
+            f"share_by={scenario.share_by} needs a clock, and timing is none", "use --timing full"
+        )
     for vm in scenario.vms:
         if vm.slo.min_iops is not None or vm.slo.max_iops is not None:
             raise UserError(f"VM {vm.name}: min and max are IOPS, and timing is none", "use --timing full")
+        if vm.slo.p99_latency_us is not None:
+            raise UserError(f"VM {vm.name}: p99 needs a clock, and timing is none", "use --timing full")
         if vm.mode is Mode.OPEN:
             raise UserError(f"VM {vm.name}: mode=open needs a clock, and timing is none", "use --timing full")
 

@@ -103,7 +103,8 @@ def recommendation(result: Result) -> str:
     runs = [run for run in result.runs if run.complete and run.iops]
     if len(runs) < 2:
         return ""
-    best = min(runs, key=lambda run: (len(_below_target(run)), -(run.iops or 0.0)))
+    # Of equal ones the last, as those to compare with come first.
+    best = min(reversed(runs), key=lambda run: (len(_below_target(run)), -(run.iops or 0.0)))
     below_target = _below_target(best)
     result_text = (
         f"the fewest VMs are below their targets ({and_list(below_target)})"
@@ -163,14 +164,27 @@ def _unit(run: RunResult) -> str:
 
 
 def notes_of(run: RunResult) -> list[str]:
-    """The run's notes, which minimums and p99 were missed and why, and which VMs ran at a rate limit when the
-    window ended."""
+    """The run's notes; which minimums and p99 were missed and why, which VMs are entitled to less than their
+    share by weight, and which ran at a rate limit when the window ended."""
     notes = [*run.notes]
     for vm in run.vms:
         judged = vm.judged(_unit(run))
         bounded = vm.min_iops is not None or vm.p99_target_us is not None
         if bounded and judged.verdict is Verdict.INSUFFICIENT:
             notes.append(f"{vm.name} is {judged.verdict}: {judged.reason}")
+    weights = sum(vm.weight for vm in run.vms if vm.target_share)
+    modest = [
+        vm.name
+        for vm in run.vms
+        if not vm.wants_more
+        and vm.judged().verdict is Verdict.OK
+        and 0 < (vm.target_share or 0.0) * weights < (1 - TOLERANCE) * vm.weight
+    ]
+    if modest:
+        notes.append(
+            "below their share by weight because of their own queue depth or request rate: "
+            f"{and_list(modest)}; TARGET is what they used"
+        )
     limited = [f"{vm.name} ({numbers.count(vm.limit_iops)} IOPS)" for vm in run.vms if vm.limited]
     if limited:
         notes.append(f"VMs at a rate limit: {and_list(limited)}")

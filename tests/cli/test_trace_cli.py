@@ -94,6 +94,7 @@ def test_info_refuses_bad_input(
         (["--align", "0"], "--align 0 is not a power of two"),
         (["--align", "x"], "--align: 'x' is not a valid size"),
         (["--remap", "nosuch"], "--remap: nosuch is not known"),
+        (["--remap", "nosuch", "--size", "1G"], "--remap: nosuch is not known"),
         (["--remap", "modulo"], "needs the size"),
         (["--remap", "modulo", "--size", "0"], "not positive"),
         (["--remap", "compact", "--size", "1G"], "exclude each other"),

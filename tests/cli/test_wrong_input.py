@@ -202,6 +202,8 @@ WRONG = [
         "write op=15%, or op=1500% if that is intended",
     ),
     ("replay --vm name=a,workload=uniform --report x.pdf", "write x.html"),
+    ("replay --vm name=a,workload=uniform --report other.spc.zst", "write other.spc.html"),
+    ("replay --vm name=a,workload=uniform --save-json other.spc", "write other.json"),
     ("replay --vm name=a,workload=uniform --report /nope/x.html", "create it or name another file"),
     (
         "replay --vm name=a,workload=uniform --duration soon",

@@ -386,6 +386,10 @@ def test_the_iops_specification_of_algorithm1_is_kept() -> None:
 
 def test_limits_need_timing() -> None:
     assert "min and max are IOPS" in refused(f"name=db,{UNIFORM},max=5", timing="none").message
+    assert "p99 needs a clock" in refused(f"name=db,{UNIFORM},p99=5ms", timing="none").message
+    for unit in ("requests", "device-time"):
+        problem = f"share_by={unit} needs a clock"
+        assert problem in refused(f"name=db,{UNIFORM}", timing="none", share_by=unit).message
 
 
 def test_vm_smaller_than_a_page_is_refused() -> None:

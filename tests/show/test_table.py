@@ -69,6 +69,15 @@ def test_vms_at_a_limit_of_the_policy_are_named() -> None:
     assert notes_of(fake_run()) == fake_run().notes
 
 
+def test_vms_that_are_entitled_to_less_than_their_share_by_weight_are_named() -> None:
+    less = fake_vm("a", weight=3.0, target_share=0.2, share=0.2, wants_more=False)
+    rest = fake_vm("b", weight=1.0, target_share=0.8, share=0.8, wants_more=False)
+    (note,) = notes_of(fake_run(vms=()).model_copy(update={"vms": [less, rest]}))
+    assert note.endswith("queue depth or request rate: a; TARGET is what they used")
+    waiting = less.model_copy(update={"wants_more": True})
+    assert notes_of(fake_run(vms=()).model_copy(update={"vms": [waiting, rest]})) == []
+
+
 def test_the_worst_error_keeps_its_sign() -> None:
     run = fake_run(vms=(("a", 1.0),))
     off = [fake_vm("a", share=0.31), fake_vm("b", share=0.2), fake_vm("c", share=None, target_share=None)]
@@ -205,6 +214,8 @@ def test_the_policy_that_keeps_most_targets_is_recommended() -> None:
         "Recommended here: strict: no VM is below its target, and the total is the highest of the 2 policies "
         "with that."
     )
+    equal = run("equal", 700.0, 0.5, 0.5)
+    assert "here: equal" in recommendation(fake_result(runs=[strict, equal]))
     worse = run("worse", 950.0, 0.3, 0.4)
     assert recommendation(fake_result(runs=[worse, fast])) == (
         "Recommended here: shared: the fewest VMs are below their targets (0)."

@@ -260,6 +260,18 @@ def test_endless_line_is_refused(trace_file: Write) -> None:
     assert "a line longer than 1 MiB" in str(refusal(trace_file(b"1" * (6 << 20)), format="spc"))
 
 
+def test_request_without_a_volume_is_of_a_volume_of_its_own(trace_file: Write) -> None:
+    head = "#slo-ctl-trace 1\ntime_ns,op,offset_bytes,length_bytes,volume\n"
+    for records, volumes, indices in [
+        ("0,read,0,4096,\n1,read,0,4096,web\n", ["0", "web"], [0, 1]),
+        ("0,read,0,4096,web\n1,read,0,4096, \n", ["web", "0"], [0, 1]),
+        ("0,read,0,4096\n1,read,0,4096\n", ["0"], [0, 0]),
+    ]:
+        reader = open_trace(trace_file(head + records))
+        assert Batch.concat(list(reader)).volume.tolist() == indices
+        assert list(reader.volumes) == volumes
+
+
 def test_too_many_volumes_are_refused(trace_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traces.formats.screen._MAX_VOLUMES", 10)
     path = trace_file("".join(f"{asu},8,4096,r,0\n" for asu in range(11)))

@@ -30,6 +30,8 @@ MAX_LINE_BYTES = 1 << 20
 _MAX_RESPONSE_NS = 3600 * 10**9
 """Longer than an hour: an error of the tracer."""
 _BOM = b"\xef\xbb\xbf"
+_NO_VOLUME = "0"
+"""Name of a volume that a record does not name."""
 
 Word = Callable[[str], "Op | str | None"]
 """Meaning of a word: an operation, a reason to skip the line (a str), or unknown (None)."""
@@ -292,18 +294,19 @@ class TextDecoder:
 
         columns = [f"f{column.index}" for column in self.layout.volume]
         if not columns:
-            self.screen.volume("0")
+            self.screen.volume(_NO_VOLUME)
             return np.zeros(frame.height, np.int32)
         if len(columns) == 1:
             names = frame.get_column(columns[0])
         else:
             names = frame.select(pl.concat_str(columns, separator=self.layout.volume_separator)).to_series()
+        names = names.fill_null(_NO_VOLUME)
         if not kept.all():
             # Only requests define names of volumes, skipped lines do not.
             names = pl.select(pl.when(pl.Series(kept)).then(names)).to_series()
-        return _map_words(names, lambda word: self.screen.volume(word.strip()) if word else 0).astype(
-            np.int32
-        )
+        return _map_words(
+            names, lambda word: self.screen.volume(word.strip() or _NO_VOLUME) if word else 0
+        ).astype(np.int32)
 
 
 def without_response(layout: Layout) -> Layout:
