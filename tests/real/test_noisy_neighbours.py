@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import pytest
 from cgroup_groups import loop_device
@@ -112,13 +113,13 @@ def test_minimum_is_met_beside_two_noisy_neighbours(root: Path) -> None:
         assert str(COUNTED_BELOW) in before["noisy1"][0]
 
 
-def highest_p99_us(daemon: DaemonProcess, seconds: float) -> float:
-    """Highest p99 of reads of web in some windows."""
+def p99s_us(daemon: DaemonProcess, seconds: float) -> list[float]:
+    """p99 of reads of web in some windows."""
     found, ends_at = [], time.monotonic() + seconds
     while time.monotonic() < ends_at:
         found.append(row_of(daemon.status(), "web").p99_read_us or 0.0)
         time.sleep(WINDOW_S / 4)
-    return max(found)
+    return found
 
 
 def p99_is_met(target_us: float, status: HostStatus) -> bool:
@@ -150,10 +151,12 @@ def test_p99_is_met_beside_two_noisy_neighbours(root: Path) -> None:
         )
         with running(root, environment={"PATH": search_path()}) as daemon:
             daemon.eventually("a p99", lambda status: row_of(status, "web").p99_read_us)
-            unprotected_us = highest_p99_us(daemon, 3 * WINDOW_S)
+            unprotected_us = p99s_us(daemon, 3 * WINDOW_S)
             assert device.limits() == before
 
-            target_us = unprotected_us / PART
+            # Not of the highest one, which other work on this machine may have caused: without it the
+            # target would be met without limits.
+            target_us = median(unprotected_us) / PART
             for _ in range(TRIES):
                 daemon.api.put("/v1/vms/web/slo", {"fields": {"p99": f"{target_us:.0f}us"}})
                 status = daemon.eventually("the p99", partial(p99_is_decided, target_us), 180)
@@ -162,7 +165,7 @@ def test_p99_is_met_beside_two_noisy_neighbours(root: Path) -> None:
                 # Other work on this machine also delays requests, which limits on VMs cannot change.
                 target_us = 1.5 * (least_p99_us(status) or 0.0)
             assert p99_is_met(target_us, status), status
-            assert target_us < unprotected_us
+            assert target_us < max(unprotected_us)
             assert all(row_of(daemon.status(), vm).iops for vm in ("noisy1", "noisy2"))
 
             daemon.api.put("/v1/vms/web/slo", {"fields": {"p99": NO_TARGET}})

@@ -127,7 +127,7 @@ def test_commands_repeat_the_notes_of_a_trace(tmp_path: Path, capsys: pytest.Cap
     small = "size=64MiB,op=25%,dies=2"
     words = ["replay", "--vm", f"name=a,trace={trace}", "--device", small, "--duration", "2x", "--quiet"]
     assert slo_ctl([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["notes"] == [f"VM a: a.spc.part1: {note}"]
+    assert f"VM a: a.spc.part1: {note}" in json.loads(capsys.readouterr().out)["notes"]
     hybrid = "size=1GiB,block=128KiB,dies=8,cluster=8"
     words = ["fsim", "ext", "--trace", str(trace), "--device", hybrid, "--utilisation", "10", "--jobs", "1"]
     assert slo_ctl([*words, "--quiet", "--json"]) == 0
