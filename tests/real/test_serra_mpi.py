@@ -160,7 +160,7 @@ def test_ctrl_c_on_mpirun_keeps_completed_measurements(root: Path, place: Path, 
     kept = stored(root)["measurement"]
     assert kept
     # mpirun forwards the output of a rank only while mpirun itself runs: its end or all of it may be missing.
-    if out.endswith("}\n"):
+    if out.endswith("\n}\n"):
         printed = json.loads(out)
         assert (printed["stopped"], printed["complete"], printed["measurement"]) == (
             "interrupted",
