@@ -116,7 +116,9 @@ def test_terminated_campaign_ends_what_its_round_started() -> None:
     # A round with a daemon.
     with subprocess.Popen([*words, "ROUND=1"], cwd=TREE, env=environment) as campaign:
         try:
-            until(lambda: len(_processes_of(folder)) >= 3, "a server, its supervisor and a daemon")
+            # Not just its process, which Popen may not have returned yet.
+            until(lambda: bool(list(folder.glob("*/run/api.sock"))), "the socket of a daemon")
+            assert len(_processes_of(folder)) >= 3, "a server, its supervisor and a daemon"
         finally:
             campaign.send_signal(signal.SIGTERM)
         assert campaign.wait(60) != 0
