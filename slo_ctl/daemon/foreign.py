@@ -75,13 +75,18 @@ class ForeignLimit(NamedTuple):
 
     def is_reached(self, window: VmSample) -> bool:
         """Whether they may be why the VM did not get more in the window."""
-        iops = max(window.iops or 0.0, window.guest_iops or 0.0)
-        bytes_s = window.bandwidth_bytes_s or 0.0
-        return iops >= _REACHED_FROM * self.iops or bytes_s >= _REACHED_FROM * self.bytes_s
+        rates = (
+            (window.iops, self.iops),
+            (window.guest_iops, self.iops),
+            (window.bandwidth_bytes_s, self.bytes_s),
+        )
+        return any(_HELD_FROM * limit <= rate <= _HELD_UNTIL * limit for rate, limit in rates if rate)
 
 
-_REACHED_FROM = 0.9
-"""Part of a limit at which a VM is held by it: limiters err by 2 to 4 %, and readings by 3 %."""
+_HELD_FROM, _HELD_UNTIL = 0.9, 1.5
+"""Rates at which a VM is held by a limit, relative to it: limiters err by 2 to 4 %, and readings by 3 %. A VM
+that does far more goes on in the direction that has no limit.
+"""
 
 
 class ForeignLimits:
@@ -187,7 +192,7 @@ def _on_cgroup(
 def _most(limits: Mapping[str, float]) -> tuple[float, float]:
     """IOPS and bytes/s that limits by name allow together; infinite without one.
 
-    A limit of one direction only counts for both: what the other one does is not known.
+    A limit of one direction only counts for the sum, as the rates of directions are not known.
     """
     iops = sum(value for name, value in limits.items() if "iops" in name)
     bytes_s = sum(value for name, value in limits.items() if "bytes" in name)

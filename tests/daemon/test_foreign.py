@@ -125,7 +125,8 @@ def test_a_limit_of_others_is_reached_by_what_all_disks_may_do(tmp_path: Path) -
     assert reached(["vda", "vdb"], window._replace(guest_iops=181.0)) == (
         "disk vda has read_iops_sec=70, write_iops_sec=30 and disk vdb has total_iops_sec=100"
     )
-    assert reached(["vda"], window._replace(iops=500.0)) == "", "the other disk has none"
+    assert reached(["vda", "vdb"], window._replace(iops=800.0)) == "", "far above it"
+    assert reached(["vda"], window._replace(iops=110.0)) == "", "the other disk has none"
 
 
 @pytest.mark.parametrize(("version", "found"), [(1, {"web": "/slo/web/a/b"}), (2, {})])
