@@ -31,6 +31,8 @@ READING_VALID_S = 0.5
 """How long a reading (of all namespaces) is used again, unless something was set."""
 _IGNORED_S = 1.0
 """How long commands are refused after one timed out, so that not every knob waits."""
+_LAST_TIMEOUT_S = 5.0
+"""Time for a reply when settings are restored at the end; after the first one that is late, none is sent."""
 
 
 @dataclass(slots=True)
@@ -64,6 +66,8 @@ class ServedFtlActuator(Actuator[SettingValue]):
         self._journal = journal
         self._clock = clock
         self._connect = connect
+        self._timeout_s = TIMEOUT_S
+        self._ignored_s = _IGNORED_S
         self._ignored_until_s = 0.0
         self._restore_until_s = float("inf")
         self._client: ControlClient | None = None
@@ -74,6 +78,12 @@ class ServedFtlActuator(Actuator[SettingValue]):
         namespaces = {str(namespace["name"]): namespace for namespace in statistics["namespaces"]}
         self._reading = _Reading(statistics, self._clock.monotonic_s(), namespaces)
         return self._reading
+
+    def wait_longer(self) -> None:
+        """Give a busy server more time from now on, as there is no next interval."""
+        self.close()
+        self._timeout_s, self._ignored_s = _LAST_TIMEOUT_S, float("inf")
+        self._ignored_until_s = 0.0
 
     def close(self) -> None:
         """Close the connection; the next use opens a new one."""
@@ -302,15 +312,15 @@ class ServedFtlActuator(Actuator[SettingValue]):
             raise ActError(f"{self._device} does not answer", "it is retried in the next interval")
         try:
             if self._client is None:
-                self._client = self._connect(self._socket, TIMEOUT_S)
+                self._client = self._connect(self._socket, self._timeout_s)
             return do(self._client)
         except ControlError as error:
             if error.code in ("unreachable", "late", "malformed"):
                 self.close()
-                if self._clock.monotonic_s() - began_s >= TIMEOUT_S:
-                    self._ignored_until_s = self._clock.monotonic_s() + _IGNORED_S
+                if self._clock.monotonic_s() - began_s >= self._timeout_s:
+                    self._ignored_until_s = self._clock.monotonic_s() + self._ignored_s
                     raise ActError(
-                        f"{self._device} has not answered for {TIMEOUT_S:g} s",
+                        f"{self._device} has not answered for {self._timeout_s:g} s",
                         "it is retried in the next interval",
                     ) from None
                 if connected_before and (repeatable or isinstance(error, NotSentError)):

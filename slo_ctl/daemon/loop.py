@@ -300,6 +300,7 @@ class Daemon:
         self._forget_deleted_devices()
         deadline_s = self._clock.monotonic_s() + _RESTORE_OPS_S
         for device in self._emulated.devices.values():
+            device.actuator.wait_longer()
             if device.sample is None:
                 self._actuators.add_device(device)
             with self._problems.guard(device.name):
