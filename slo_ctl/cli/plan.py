@@ -63,16 +63,20 @@ def _read_plan(root: Path | None) -> Plan:
         raise
     except UnreachableError:
         warn("slo-ctl: the daemon is not reachable; planning without it")
-        return plan_of(_daemon(root, dry_run=True))
+        return plan_of(_daemon(DaemonPlaces.in_use(root), dry_run=True))
 
 
-def _daemon(root: Path | None, *, dry_run: bool) -> Daemon:
-    """A daemon without an API."""
-    from slo_ctl.config.load import load
+def _daemon(places: DaemonPlaces, *, dry_run: bool = False, undo: bool = False) -> Daemon:
+    """A daemon without an API. `undo`: to restore settings, for which the configuration may have errors."""
+    from slo_ctl.config.load import load, load_valid
     from slo_ctl.daemon.loop import Daemon
 
-    places = DaemonPlaces.in_use(root)
-    return Daemon(load(places.config), places, dry_run=dry_run)
+    if not undo:
+        return Daemon(load(places.config), places, dry_run=dry_run)
+    config, errors = load_valid(places.config)
+    for error in errors:
+        warn(f"slo-ctl: not used: {error}")
+    return Daemon(config, places)
 
 
 def plan_of(daemon: Daemon) -> Plan:
@@ -157,7 +161,7 @@ def apply(
         print_results([], json_, undo=True)
         return
     with only_daemon(places.lock):
-        daemon = _daemon(root, dry_run=False)
+        daemon = _daemon(places, undo=undo)
         problems: list[str] = []
         notes: list[str] = []
         waiting: list[Outcome] = []

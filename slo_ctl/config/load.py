@@ -50,13 +50,28 @@ def may_read(folder: Path) -> bool:
         return False
 
 
+def load_valid(folder: Path) -> tuple[Config, list[UserError]]:
+    """The values in `folder` that are valid alone, to restore settings with, and the errors of others."""
+    layers, errors, unread = _read_valid(folder)
+    return layers.config(), [*errors, *unread, *layers.problems]
+
+
 def find_errors(folder: Path) -> list[UserError]:
     """All errors of the files in `folder`; those across tables and files only when each file is TOML."""
+    layers, errors, unread = _read_valid(folder)
+    if unread:
+        return [*errors, *unread]
+    layers.config()
+    return [*errors, *layers.problems, *_program_errors(layers), *_user_errors(layers)]
+
+
+def _read_valid(folder: Path) -> tuple[Layers, list[UserError], list[UserError]]:
+    """The valid tables of all files, the errors of others, and those of files that cannot be read."""
     errors, unread, layers = list[UserError](), list[UserError](), Layers()
     try:
         paths = _paths(folder)
     except UserError as error:
-        return [error]
+        return layers, errors, [error]
     for path in paths:
         try:
             file = read_file(path)
@@ -67,10 +82,7 @@ def find_errors(folder: Path) -> list[UserError]:
             found, valid = find_table_errors(file)
             errors += found
             layers.add(valid, str(path.relative_to(folder)))
-    if unread:
-        return [*errors, *unread]
-    layers.config()
-    return [*errors, *layers.problems, *_program_errors(layers), *_user_errors(layers)]
+    return layers, errors, unread
 
 
 def _program_errors(layers: Layers) -> list[UserError]:

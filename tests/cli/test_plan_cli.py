@@ -137,6 +137,25 @@ def test_plan_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(capsys.readouterr().out) == {"format_version": 1, **plain(plan)}
 
 
+def test_undo_with_an_invalid_configuration_uses_its_valid_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "devices" / "ssd0").mkdir(parents=True)
+    (tmp_path / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n[daemon]\nepoch = "1"\n')
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d" / "web.toml").write_text("[vm.web\n")
+    knob = Knob(Lever.FTL_WEIGHT, "ssd0/web", "weight")
+    Journal(tmp_path / "journal.json").add({knob: Original(1.0, "web")})
+    assert app.run(["apply", "--root", str(tmp_path)]) == 2
+    capsys.readouterr()
+    assert app.run(["apply", "--undo", "--root", str(tmp_path)]) == 4
+    shown = capsys.readouterr()
+    assert "kept until ssd0 is served" in " ".join(shown.out.split())
+    first, second = shown.err.splitlines()[:2]
+    assert first.startswith(f'slo-ctl: not used: {tmp_path}/slo-ctl.toml:4: [daemon] epoch = "1" is not')
+    assert second.startswith(f"slo-ctl: not used: {tmp_path}/conf.d/web.toml:1: ")
+
+
 def test_undo_without_the_server_of_a_device_exits_with_4(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
