@@ -237,8 +237,16 @@ class Daemon:
                 changes = (*device.refusals, *map(str, device.moves))
             devices.append(DevicePlan(device.name, device.policy, changes, device.decision.reasons))
         devices += self._blocks.plans
+        refused = {
+            (outcome.setting.knob, outcome.before, outcome.setting.value): outcome
+            for outcome in self.outcomes
+            if outcome.state is OutcomeState.UNAPPLIED
+        }
+        # What was refused in the last epoch will be refused again.
         outcomes = [
-            outcome for outcome in self._keeper.plan(self._settings) if self._can_act_on(outcome.setting)
+            refused.get((outcome.setting.knob, outcome.before, outcome.setting.value), outcome)
+            for outcome in self._keeper.plan(self._settings)
+            if self._can_act_on(outcome.setting)
         ]
         notes = self._notes_about_others() if self._dry_run else []
         return Plan(tuple(outcomes), tuple(devices), (*self.device_problems, *notes, *self.notes))

@@ -17,7 +17,8 @@ from libvirt_host import (
 
 from slo_ctl.cli import app
 from slo_ctl.model.setting import OutcomeState
-from slo_ctl.model.status import HostStatus, Verdict, VmStatus
+from slo_ctl.model.status import HostStatus, Plan, Verdict, VmStatus
+from slo_ctl.model.status_json import from_plain
 
 pytestmark = pytest.mark.slow
 NAME = f"slo-hang-{os.getpid()}"
@@ -205,3 +206,19 @@ def test_a_limit_of_the_definition_is_restored_in_a_vm_that_was_saved(
             domain.destroy()
             domain.undefine()
             connection.close()
+
+
+def test_plan_shows_a_limit_that_libvirt_refuses_as_unapplied(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
+    """It was shown as planned, although every epoch failed to set it."""
+    with loop_device(16 << 20) as (path, _):
+        iotune = "<iotune><read_iops_sec>70</read_iops_sec></iotune>"
+        disk = f"<disk type='block'><source dev='{path}'/><target dev='vda' bus='virtio'/>{iotune}</disk>"
+        libvirt_host.start_domain(NAME, disks=disk)
+        text = CONFIG.format(uri=libvirt_host.uri, path=path, name=NAME, maximum=500)
+        (root / "slo-ctl.toml").write_text(text)
+        with running(root) as daemon:
+            daemon.eventually("a refusal", lambda s: row_of(s, NAME).verdict is Verdict.UNAPPLIED)
+            outcomes = from_plain(Plan, daemon.api.get("/v1/plan")).outcomes
+    (refused,) = (each for each in outcomes if each.setting.knob.name == "total_iops")
+    assert refused.state is OutcomeState.UNAPPLIED
+    assert "disk vda has read_iops_sec=70 already" in refused.reason
