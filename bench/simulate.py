@@ -48,7 +48,7 @@ def main() -> int:
         measure=MEASURES[given.shares_of],
     )
     if unknown := set(order.checks) - CHECKS.keys():
-        print(f"there is no check {sorted(unknown)[0]}; --list tells which there are", file=sys.stderr)
+        print(f"there is no check {sorted(unknown)[0]}; --list lists them", file=sys.stderr)
         return 2
     if given.random:
         return many(order, given.random, given.jobs, as_json=given.json)

@@ -131,7 +131,7 @@ def test_values_are_rounded_as_the_kernel_does(
     assert tree.actuator.normalise(knob, value) == becomes
 
 
-def test_a_threaded_group_is_told_apart_from_one_without_io(tree: Tree) -> None:
+def test_a_threaded_group_is_distinguished_from_one_without_io(tree: Tree) -> None:
     """The hint was to enable io for it, which the kernel refuses."""
     (tree.vm / "io.max").unlink()
     (tree.vm / "cgroup.type").write_text("threaded\n")

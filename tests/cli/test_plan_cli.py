@@ -75,7 +75,7 @@ def test_plan_with_changes_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     "command", [["plan"], ["apply", "--dry-run"], ["vm", "set", "web", "weight=3"], ["vm", "unset", "web"]]
 )
-def test_a_user_who_may_not_ask_the_daemon_is_told_how_to(
+def test_a_user_without_access_to_the_daemon_gets_a_hint(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They planned and changed the SLOs as if no daemon ran."""
@@ -98,7 +98,7 @@ def test_a_user_who_may_not_ask_the_daemon_is_told_how_to(
 
 
 @pytest.mark.parametrize("undo", [[], ["--undo"]])
-def test_a_user_is_told_that_settings_of_the_host_are_roots(
+def test_apply_by_a_user_reports_that_settings_of_the_host_are_roots(
     undo: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It found nothing to apply or to restore in the user's own directories, while `plan` showed the host."""

@@ -66,7 +66,7 @@ def test_devices_in_a_read_only_directory_are_listed(
 
 @pytest.mark.parametrize("user", [0, 1000])
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
-def test_only_others_are_told_to_run_as_root(monkeypatch: pytest.MonkeyPatch, number: int, user: int) -> None:
+def test_root_gets_no_hint_to_run_as_root(monkeypatch: pytest.MonkeyPatch, number: int, user: int) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user)
     hint = hint_for(OSError(number, os.strerror(number)), "run as root")
     assert ("run as root" in hint) is (user != 0)

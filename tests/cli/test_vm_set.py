@@ -268,7 +268,7 @@ def test_unknown_vm_needs_force(root: Path, capsys: pytest.CaptureFixture[str]) 
     assert "did you mean later?" in capsys.readouterr().err
 
 
-def test_a_vm_that_may_only_be_missing_is_not_said_to_be_absent(
+def test_a_vm_that_may_only_be_missing_is_not_reported_absent(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The running daemon keeps its last valid configuration, and with it the VMs defined there."""

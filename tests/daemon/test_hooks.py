@@ -198,7 +198,7 @@ def test_first_verdict_counts_only_if_the_slo_is_missed() -> None:
 
 
 def test_first_reading_of_counters_is_no_change_of_verdict() -> None:
-    """A restart of the daemon or a reload with another window told hooks ok, idle, ok."""
+    """A restart of the daemon or a reload with another window gave hooks ok, idle, ok."""
     changes = VerdictChanges()
     first = _status_of(web=IDLE)
     first = replace(first, vms=tuple(replace(row, first_reading=True) for row in first.vms))

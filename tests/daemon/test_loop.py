@@ -433,7 +433,7 @@ def test_undo_restores_and_sets_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "history.db").exists()
 
 
-def test_undo_tells_of_what_waits_for_a_server_and_forgets_deleted_devices(tmp_path: Path) -> None:
+def test_undo_reports_what_waits_for_a_server_and_forgets_deleted_devices(tmp_path: Path) -> None:
     """The output was `nothing to restore`, and entries of a deleted device stayed in the journal."""
     (tmp_path / "devices" / "ssd0").mkdir(parents=True)
     kept, gone = (Knob(Lever.FTL_WEIGHT, f"{name}/web", "weight") for name in ("ssd0", "old"))

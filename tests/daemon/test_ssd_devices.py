@@ -241,7 +241,7 @@ def test_settings_that_have_not_changed_are_the_same_objects(followed: Followed)
     assert [setting.vm for setting in device.settings()] == ["db", "db"]
 
 
-def test_time_left_of_moves_is_measured_or_it_is_said_why_they_wait(
+def test_time_left_of_moves_is_measured_or_the_reason_why_they_wait_is_shown(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = followed.device()

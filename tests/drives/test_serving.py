@@ -92,7 +92,7 @@ def test_a_signal_that_interrupts_the_wait_for_it_does_not_hang_the_server() -> 
     subprocess.run([sys.executable, "-c", _PROGRAM], check=True, timeout=_TIMEOUT_S)
 
 
-def test_a_socket_is_said_to_listen_once_it_has_its_mode_and_accepts_connections(
+def test_a_socket_is_reported_once_it_has_its_mode_and_accepts_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`device add` printed a socket while its group could not write to it yet."""

@@ -57,7 +57,7 @@ def result(*figures: FigureOutcome) -> PapersResult:
 
 
 @pytest.mark.parametrize(("key", "source"), [("beyond:p99", "Claim"), ("fast15:8", "Paper")])
-def test_a_page_says_whose_statement_is_judged(key: str, source: str) -> None:
+def test_a_page_shows_whose_statement_is_judged(key: str, source: str) -> None:
     found = result(outcome(key))
     assert f"**{source}.** " in markdown(found)
     assert f"<b>{source}.</b>" in html(found)
@@ -71,7 +71,7 @@ def test_quick_runs_are_explained_where_there_are_any() -> None:
     assert page.count(", quick)") == 1
 
 
-def test_rules_about_one_statement_are_together_and_a_reason_is_said_once() -> None:
+def test_rules_about_one_statement_are_together_and_a_reason_is_shown_once() -> None:
     rules = (
         rule("it is so", "1"),
         rule("it is round", "2", "as it rolls"),

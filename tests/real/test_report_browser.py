@@ -342,7 +342,7 @@ def test_print_has_charts_and_numbers_on_paper(page: Page) -> None:
     assert page.pdf(format="A4").startswith(b"%PDF")
 
 
-def test_without_javascript_tables_tell_the_result(browser: Browser, reports: dict[str, Path]) -> None:
+def test_without_javascript_tables_show_the_result(browser: Browser, reports: dict[str, Path]) -> None:
     for path in reports.values():
         with opened(browser, path, java_script_enabled=False) as page:
             expect(page.get_by_text("Curves need JavaScript.")).to_be_visible()

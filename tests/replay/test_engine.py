@@ -92,7 +92,7 @@ def test_a_window_is_judged_by_the_slos_and_vms_of_its_own_end() -> None:
     ]
 
 
-def test_a_trace_that_steps_back_in_time_is_told_where_times_count(tmp_path: Path) -> None:
+def test_a_trace_that_steps_back_in_time_is_reported_where_times_count(tmp_path: Path) -> None:
     lines = ["#slo-ctl-trace 1", "time_ns,op,offset_bytes,length_bytes,volume"]
     lines += [f"{second * 10**9},write,{4096 * second},4096,v" for second in (0, 3, 1, 2, 4)]
     trace = tmp_path / "steps.csv"
@@ -168,7 +168,7 @@ def test_all_policies_are_judged_by_the_rule_of_the_last() -> None:
     assert replay(duration=".2x", policy="proportional", compare="shared").notes == []
 
 
-def test_repeated_writes_of_a_trace_are_told(tmp_path: Path) -> None:
+def test_repeated_writes_of_a_trace_are_reported(tmp_path: Path) -> None:
     trace = tmp_path / "fin.spc"
     trace.write_text("".join(f"0,{8 * page},4096,w,{page}\n" for page in range(5000)))
     (note,) = replay(f"name=a,trace={trace}", TWO[1]).notes
@@ -179,14 +179,14 @@ def test_repeated_writes_of_a_trace_are_told(tmp_path: Path) -> None:
     assert replay(f"name=a,trace={reads}", TWO[1]).notes == []
 
 
-def test_space_that_a_trace_does_not_touch_is_told(tmp_path: Path) -> None:
+def test_space_that_a_trace_does_not_touch_is_reported(tmp_path: Path) -> None:
     trace = tmp_path / "fin.spc"
     trace.write_text("".join(f"0,{8 * page},4096,w,{page}\n" for page in range(256)))
     (note,) = replay(f"name=a,trace={trace},loops=1,size=4MiB", TWO[1]).notes
     assert note == "VM a: its trace touches 1 MiB of its 4 MiB; nothing is written to the rest during the run"
 
 
-def test_vms_that_ended_early_are_told() -> None:
+def test_vms_that_ended_early_are_reported() -> None:
     (run,) = replay("name=a,workload=uniform,requests=100", TWO[1]).runs
     assert "VM a had completed its requests before the measured window" in run.notes
     (run,) = replay(events=("at=.1x,vm=a,action=stop", "at=.1x,vm=b,action=stop")).runs
@@ -389,7 +389,7 @@ def test_several_processes_come_to_the_same() -> None:
     assert several.result_hash() == one.result_hash()
 
 
-def test_space_that_vms_leave_is_told() -> None:
+def test_space_that_vms_leave_is_reported() -> None:
     """Without a message the drive was a quarter of --device, and a sweep had another WAF."""
     quarter = [f"{vm},size=32MiB" for vm in TWO]
     (note,) = replay(*quarter, device="size=256MiB,dies=2").notes
