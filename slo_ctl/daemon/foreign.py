@@ -10,12 +10,13 @@ from pathlib import PurePosixPath
 from typing import Generic, NamedTuple, TypeVar
 
 from slo_ctl.act.cgroup import LIMIT_NAMES, CgroupActuator
+from slo_ctl.act.journal import Original
 from slo_ctl.decide.device_use import did_io
 from slo_ctl.host.cgroup import CgroupTree, group_inside
 from slo_ctl.host.libvirt import DomainXmlError, foreign_limits
 from slo_ctl.model.host import DeviceNumber, Vm
 from slo_ctl.model.sample import VmSample
-from slo_ctl.model.setting import ActError, Knob, Lever, Setting
+from slo_ctl.model.setting import ActError, Knob, Lever, Setting, value_text
 from slo_ctl.observe.streams import Inventory
 
 EPOCHS = 60
@@ -83,6 +84,7 @@ class ForeignLimit(NamedTuple):
         return any(_HELD_FROM * limit <= rate <= _HELD_UNTIL * limit for rate, limit in rates if rate)
 
 
+_LIMITS = frozenset({Lever.CGROUP_LIMIT, Lever.LIBVIRT_LIMIT})
 _HELD_FROM, _HELD_UNTIL = 0.9, 1.5
 """Rates at which a VM is held by a limit, relative to it: limiters err by 2 to 4 %, and readings by 3 %. A VM
 that does far more goes on in the direction that has no limit.
@@ -144,6 +146,24 @@ class ForeignLimits:
         """The limits that may be why the VM did not get more of the device; may be empty."""
         limits = [limit for limit in self._found.get(vm, ()) if limit.device == device]
         return "; ".join(limit.text for limit in limits if limit.is_reached(window))
+
+
+def raised_limits(settings: Iterable[Setting], originals: Mapping[Knob, Original]) -> list[str]:
+    """A sentence for each limit of others, in `originals`, that a higher one replaces."""
+    replaced = {
+        knob: original.value
+        for knob, original in originals.items()
+        if original.value is not None and knob.lever in _LIMITS
+    }
+    notes = []
+    for setting in settings if replaced else ():
+        before = replaced.get(setting.knob)
+        if isinstance(before, float) and isinstance(setting.value, float) and setting.value > before:
+            notes.append(
+                f"VM {setting.vm}: {setting.knob} is {value_text(setting.value)} instead of "
+                f"{value_text(before)}, which slo-ctl had not set; that is restored when it stops"
+            )
+    return notes
 
 
 def _on_disks(

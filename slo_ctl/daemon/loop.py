@@ -25,7 +25,7 @@ from slo_ctl.daemon.block_devices import BlockDevices
 from slo_ctl.daemon.controller import DaemonController, Published
 from slo_ctl.daemon.device import DeviceView, Problems, with_applied_maximums
 from slo_ctl.daemon.files import DaemonPlaces, DeviceClaims, daemon_of
-from slo_ctl.daemon.foreign import ForeignLimits, InnerGroups
+from slo_ctl.daemon.foreign import ForeignLimits, InnerGroups, raised_limits
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import MANY_SENTENCES, EpochLog, decision_lines, journal_fields, outcome_line
 from slo_ctl.daemon.occupants import emulated_occupants
@@ -154,6 +154,7 @@ class Daemon:
         notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
         self._foreign_limits.update(self._actuators.cgroups, inventory, self._blocks.numbers, self._settings)
         notes += self._foreign_limits.notes(slos.set_for)
+        notes += raised_limits(self._settings, self._journal.originals())
         notes += [conflict for resolved in slos.resolved.values() for conflict in resolved.conflicts]
         status = self._status(inventory, slos, wanted, notes)
         status = replace(status, epoch_cpu_ms=_MS_PER_S * (self._clock.cpu_s() - cpu_s))

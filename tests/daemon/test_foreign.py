@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.act.cgroup import CgroupActuator
-from slo_ctl.daemon.foreign import EPOCHS, ForeignLimits, InnerGroups
+from slo_ctl.act.journal import Original
+from slo_ctl.daemon.foreign import EPOCHS, ForeignLimits, InnerGroups, raised_limits
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Stream, Vm, VmState
 from slo_ctl.model.sample import VmSample
@@ -46,6 +47,20 @@ def test_limits_of_others_are_named_and_own_ones_are_not(tmp_path: Path) -> None
     )
     own = Setting(Knob(Lever.CGROUP_LIMIT, "/slo/web", "read_iops", "7:0"), 300.0, "web", "max_iops")
     assert notes_of(tree, own) == []
+
+
+@pytest.mark.parametrize(("maximum", "raised"), [(1000.0, True), (500.0, False), (300.0, False)])
+def test_a_lower_limit_of_others_that_a_maximum_replaces_is_named(maximum: float, raised: bool) -> None:
+    knob = Knob(Lever.LIBVIRT_LIMIT, "0-0", "total_iops", "vda")
+    weight = Knob(Lever.LIBVIRT_WEIGHT, "0-0", "weight")
+    originals = {knob: Original(500.0, "web"), weight: Original(100.0, "web")}
+    wanted = [Setting(knob, maximum, "web", "its maximum"), Setting(weight, 300.0, "web", "its weight")]
+    note = (
+        "VM web: libvirt blkdeviotune 0-0 vda total_iops is 1000 instead of 500, which slo-ctl had not set; "
+        "that is restored when it stops"
+    )
+    assert raised_limits(wanted, originals) == [note] * raised
+    assert raised_limits(wanted, {knob: Original(None, "web")}) == []
 
 
 def test_limits_of_groups_around_it_are_named_on_v2(tmp_path: Path) -> None:
