@@ -121,7 +121,7 @@ class SettingKeeper:
         time. Removed before a knob is written, and when it cannot be read.
         """
         self._removed: list[Knob] = []
-        """Knobs of this `apply` that no longer exist."""
+        """Knobs that no longer existed in the last `apply`."""
         self._turn = 0
 
     def apply(
@@ -130,10 +130,11 @@ class SettingKeeper:
         """Apply settings, and restore knobs that were changed before and are no longer wanted.
 
         Only knobs that `within` selects are restored. `verify_all` reads all settings in force again.
-        Returns the outcomes of restored knobs, followed by one for each setting in its order.
+        Returns the outcomes of restored knobs, followed by one for each setting in its order, without those
+        whose knobs no longer exist since this call: their VM may have stopped after it was observed.
         """
         wanted, conflicts = _by_knob(settings)
-        self._removed = []
+        removed_before, self._removed = self._removed, []
         restored = self._restore(self._unwanted(wanted, within), "no longer wanted")
         for knob in set(self._known).difference(wanted):
             del self._known[knob]
@@ -152,6 +153,8 @@ class SettingKeeper:
         outcomes = [
             changed[result.setting.knob] if isinstance(result, _Step) else result for result in results
         ]
+        if just_removed := set(self._removed).difference(removed_before):
+            outcomes = [outcome for outcome in outcomes if outcome.setting.knob not in just_removed]
         return [*restored, *outcomes, *conflicts]
 
     def _unwanted(self, wanted: dict[Knob, Setting], within: Scope) -> list[Knob]:

@@ -104,6 +104,8 @@ class LibvirtConnection:
                     raise ActError(
                         f"{self._uri} was lost: {error}", "check that libvirtd is running"
                     ) from None
+                if attempt == 0 and error.get_error_code() == self.module.VIR_ERR_OPERATION_INVALID:
+                    continue  # The VM may have stopped meanwhile.
                 raise self._explained(error) from None
         raise AssertionError("every attempt returns or raises")
 
@@ -359,7 +361,7 @@ class LibvirtActuator(Actuator[float | None]):
 
     def _disk_error(self, domain: Any, target: str, error: Any) -> ActError:
         """The error for a disk whose limits cannot be read, by its kind."""
-        if self._libvirt.is_lost(error, domain.connect()):
+        if self._libvirt.is_lost(error, domain.connect()) or not domain.isActive():
             raise error
         try:
             disks = {disk.target: disk for disk in disks_of(domain.XMLDesc(0))}

@@ -121,6 +121,24 @@ def test_vm_that_is_gone_is_reported(actuator: LibvirtActuator, host: SystemdHos
     assert off.value.target_removed
 
 
+class StoppingVm(SystemdHost):
+    """A VM that stops while it is read."""
+
+    def blkioParameters(self, _flags: int) -> dict[str, Any]:  # noqa: N802
+        self.active = False
+        raise refusal(libvirt.VIR_ERR_OPERATION_INVALID)
+
+    def blockIoTune(self, _target: str, flags: int) -> dict[str, Any]:  # noqa: N802
+        return self.blkioParameters(flags)
+
+
+@pytest.mark.parametrize("knob", [WEIGHT, LIMIT])
+def test_vm_that_stops_during_a_call_is_gone(knob: Knob) -> None:
+    with pytest.raises(ActError, match="is not running") as off:
+        LibvirtActuator(open_connection=StoppingVm().open).read(knob)
+    assert off.value.target_removed
+
+
 def test_limits_of_vhost_user_disk_are_refused(actuator: LibvirtActuator) -> None:
     with pytest.raises(ActError, match="vhost-user"):
         actuator.write(LIMIT, 100)
