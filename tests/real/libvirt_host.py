@@ -20,8 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -65,7 +66,10 @@ class LibvirtHost:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.uri = f"qemu+unix:///system?socket={quote(str(folder / 'libvirt-sock'))}"
-        (folder / "libvirtd.conf").write_text(f'unix_sock_dir = "{folder}"\nauth_unix_rw = "none"\n')
+        # libvirt migrates no VM to a host of the same UUID.
+        config = {"unix_sock_dir": folder, "auth_unix_rw": "none", "host_uuid": uuid.uuid4()}
+        lines = [f'{key} = "{value}"\n' for key, value in config.items()]
+        (folder / "libvirtd.conf").write_text("".join(lines))
         self._log = (folder / "log").open("ab")
         self._made: list[Any] = []
         self._virtlogd: int | None = None
@@ -264,9 +268,9 @@ def partitions() -> set[Path]:
     return {*DEFAULT_ROOT.glob("machine"), *DEFAULT_ROOT.glob("*/machine")}
 
 
-@pytest.fixture(scope="module")
-def libvirt_host() -> Iterator[LibvirtHost]:
-    """A running libvirtd without VMs."""
+@contextmanager
+def running_libvirtd() -> Iterator[LibvirtHost]:
+    """A libvirtd without VMs."""
     pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
@@ -284,3 +288,10 @@ def libvirt_host() -> Iterator[LibvirtHost]:
                 for folder, _, _ in os.walk(left, topdown=False):
                     with suppress(OSError):  # another process may use it now
                         Path(folder).rmdir()
+
+
+@pytest.fixture(scope="module")
+def libvirt_host() -> Iterator[LibvirtHost]:
+    """One libvirtd for all tests of a module."""
+    with running_libvirtd() as host:
+        yield host
