@@ -121,7 +121,9 @@ class SettingKeeper:
         time. Removed before a knob is written, and when it cannot be read.
         """
         self._removed: list[Knob] = []
-        """Knobs that no longer existed in the last `apply`."""
+        """Knobs of this `apply` that no longer exist."""
+        self._just_removed: set[Knob] = set()
+        """Those of them whose settings were in force before."""
         self._turn = 0
 
     def apply(
@@ -130,11 +132,11 @@ class SettingKeeper:
         """Apply settings, and restore knobs that were changed before and are no longer wanted.
 
         Only knobs that `within` selects are restored. `verify_all` reads all settings in force again.
-        Returns the outcomes of restored knobs, followed by one for each setting in its order, without those
-        whose knobs no longer exist since this call: their VM may have stopped after it was observed.
+        Returns the outcomes of restored knobs, followed by one for each setting in its order. Those of knobs
+        that have just been removed are left out: their VM has stopped after it was observed.
         """
         wanted, conflicts = _by_knob(settings)
-        removed_before, self._removed = self._removed, []
+        self._removed, self._just_removed = [], set()
         restored = self._restore(self._unwanted(wanted, within), "no longer wanted")
         for knob in set(self._known).difference(wanted):
             del self._known[knob]
@@ -153,8 +155,8 @@ class SettingKeeper:
         outcomes = [
             changed[result.setting.knob] if isinstance(result, _Step) else result for result in results
         ]
-        if just_removed := set(self._removed).difference(removed_before):
-            outcomes = [outcome for outcome in outcomes if outcome.setting.knob not in just_removed]
+        if self._just_removed:
+            outcomes = [outcome for outcome in outcomes if outcome.setting.knob not in self._just_removed]
         return [*restored, *outcomes, *conflicts]
 
     def _unwanted(self, wanted: dict[Knob, Setting], within: Scope) -> list[Knob]:
@@ -223,9 +225,11 @@ class SettingKeeper:
         return known
 
     def _forget(self, knob: Knob, error: ActError) -> None:
-        self._known.pop(knob, None)
+        was_in_force = self._known.pop(knob, None) is not None
         if error.target_removed:
             self._removed.append(knob)
+            if was_in_force:
+                self._just_removed.add(knob)
 
     def _drop_removed(self) -> None:
         """Drop the original values of what no longer exists: a new object of the same name has others."""

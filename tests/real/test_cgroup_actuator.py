@@ -132,6 +132,7 @@ def test_settings_no_longer_wanted_are_restored(rig: Rig) -> None:
 def test_group_that_is_gone_is_reported(rig: Rig) -> None:
     rig.keeper.apply(rig.wanted())
     rig.tree.folder(rig.cgroup).rmdir()
+    assert rig.keeper.apply(rig.wanted(), verify_all=True) == [], "it has just been removed"
     assert {o.state for o in rig.keeper.apply(rig.wanted(), verify_all=True)} == {OutcomeState.UNAPPLIED}
     assert len(Journal(rig.journal)) == 0
 

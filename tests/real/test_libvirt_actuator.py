@@ -238,6 +238,7 @@ def test_removed_disk_and_vm_are_reported(rig: Rig) -> None:
     assert "has no disk vdx any more" in outcome.reason
     rig.apply(total_iops__vda=100)
     rig.domain.destroy()
+    assert rig.apply(total_iops__vda=100) == [], "it has just stopped"
     assert rig.apply(total_iops__vda=100)[0].state is OutcomeState.UNAPPLIED
     assert len(Journal(rig.journal)) == 0
 
