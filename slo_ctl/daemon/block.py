@@ -221,6 +221,9 @@ class ManagedBlock:
             wants_more, guessed = pool.wants_more(vm)
             window = windows.get(vm) or VmSample(vm, 0.0)
             drive_iops = pool.iops_of(vm) if pool.uses_several(vm) else None
+            by_qemu = bool(disks.get(vm))
+            # The kernel may have split each of the requests that QEMU limits into many.
+            is_unknown = by_qemu and window.guest_iops is None
             views[vm] = Delivered(
                 window,
                 asked=bool(window.iops),
@@ -236,8 +239,8 @@ class ManagedBlock:
                 drive_iops=drive_iops,
                 no_mechanism=wanted.no_mechanism.get(key, ""),
                 maximum_slack_iops=wanted.maximum_slack.get(key),
-                limited_iops=window.guest_iops if disks.get(vm) else None,
-                highest_maximum_iops=self._maximums.highest_iops(vm),
+                limited_iops=window.guest_iops if by_qemu else None,
+                highest_maximum_iops=None if is_unknown else self._maximums.highest_iops(vm),
                 remark=pool.throttler.remark(vm),
                 settling=settling,
             )

@@ -69,7 +69,8 @@ class Delivered(NamedTuple):
     limited_iops: float | None = None
     """Rate as the limit for the maximum counts requests; None: as in the window."""
     highest_maximum_iops: float | None = None
-    """The highest maximum that was wanted in the window; None: none for a part of it, or no mechanism."""
+    """The highest maximum that was wanted in the window; None: none for a part of it, no mechanism, or one
+    that counts requests in another way than the window."""
     held: str = ""
     """Limits that slo-ctl has not set, and that may be why the VM did not get more; empty: none."""
     remark: str = ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -210,15 +212,52 @@ def test_a_limit_of_the_definition_is_restored_in_a_vm_that_was_saved(
 
 def test_plan_shows_a_limit_that_libvirt_refuses_as_unapplied(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
     """It was shown as planned, although every epoch failed to set it."""
+    name = f"{NAME}-refused"
     with loop_device(16 << 20) as (path, _):
         iotune = "<iotune><read_iops_sec>70</read_iops_sec></iotune>"
         disk = f"<disk type='block'><source dev='{path}'/><target dev='vda' bus='virtio'/>{iotune}</disk>"
-        libvirt_host.start_domain(NAME, disks=disk)
-        text = CONFIG.format(uri=libvirt_host.uri, path=path, name=NAME, maximum=500)
+        libvirt_host.start_domain(name, disks=disk)
+        text = CONFIG.format(uri=libvirt_host.uri, path=path, name=name, maximum=500)
         (root / "slo-ctl.toml").write_text(text)
         with running(root) as daemon:
-            daemon.eventually("a refusal", lambda s: row_of(s, NAME).verdict is Verdict.UNAPPLIED)
+            daemon.eventually("a refusal", lambda s: row_of(s, name).verdict is Verdict.UNAPPLIED)
             outcomes = from_plain(Plan, daemon.api.get("/v1/plan")).outcomes
     (refused,) = (each for each in outcomes if each.setting.knob.name == "total_iops")
     assert refused.state is OutcomeState.UNAPPLIED
     assert "disk vda has read_iops_sec=70 already" in refused.reason
+
+
+@contextmanager
+def largest_request_kib(path: str, size_kib: int) -> Iterator[None]:
+    """Split larger requests of a device into requests of this size."""
+    file = Path("/sys/block") / Path(path).name / "queue" / "max_sectors_kb"
+    before = file.read_text()
+    file.write_text(str(size_kib))
+    try:
+        yield
+    finally:
+        file.write_text(before)
+
+
+def test_a_vm_whose_large_requests_the_kernel_splits_is_capped(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
+    """QEMU counts a request of 1 MiB once, the kernel 64 times: the limit was reported to have no effect."""
+    name = f"{NAME}-large"
+    libvirt_qemu = pytest.importorskip("libvirt_qemu")
+    write = 'qemu-io -d /machine/peripheral/virtio-disk0/virtio-backend "write 0 1M"'
+    with loop_device(16 << 20) as (path, _), largest_request_kib(path, 16):
+        driver = "<driver name='qemu' type='raw' cache='none'/>"
+        disk = f"<disk type='block'>{driver}<source dev='{path}'/><target dev='vda' bus='virtio'/></disk>"
+        domain = libvirt_host.start_domain(name, disks=disk)
+        text = CONFIG.format(uri=libvirt_host.uri, path=path, name=name, maximum=20)
+        (root / "slo-ctl.toml").write_text(text.replace("[daemon]", '[daemon]\nwindow = "2s"'))
+
+        def verdict_beside_writes(status: HostStatus) -> Verdict:
+            libvirt_qemu.qemuMonitorCommand(domain, write, libvirt_qemu.VIR_DOMAIN_QEMU_MONITOR_COMMAND_HMP)
+            row = row_of(status, name)
+            return row.verdict if (row.iops or 0.0) > 100 else Verdict.IDLE
+
+        with running(root) as daemon:
+            daemon.eventually("its limit", lambda s: row_of(s, name).verdict is Verdict.IDLE)
+            daemon.eventually("capped", lambda s: verdict_beside_writes(s) is Verdict.CAPPED)
+            # Not reported while the first rates are measured.
+            assert not daemon.becomes(lambda s: verdict_beside_writes(s) is Verdict.UNAPPLIED, 8.0)
