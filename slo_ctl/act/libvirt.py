@@ -274,13 +274,9 @@ class LibvirtActuator(Actuator[float | None]):
             return float(tunes[targets[0]].get(name, 0)) or None
         group = throttle_group(targets)
         ungrouped = [target for target, tune in tunes.items() if tune.get("group_name") != group]
-        with_limits = [target for target in ungrouped if _limits_text(tunes[target])]
-        if with_limits:
-            raise ActError(
-                f"disk {with_limits[0]} has limits of its own: {_limits_text(tunes[with_limits[0]])}",
-                "remove them with `virsh blkdeviotune`, or set no maximum for the VM",
-                target_removed=len(ungrouped) == len(targets),
-            )
+        if with_limits := [target for target in ungrouped if _limits_text(tunes[target])]:
+            all_left = len(ungrouped) == len(targets)
+            raise _limits_of_its_own(with_limits[0], tunes[with_limits[0]], target_removed=all_left)
         values = {float(tune.get(name, 0)) for tune in tunes.values()}
         return values.pop() or None if not ungrouped and len(values) == 1 else None
 
@@ -341,6 +337,8 @@ class LibvirtActuator(Actuator[float | None]):
                 f"remove that first: virsh blkdeviotune VM {target} --{limit.tune.replace('_', '-')}-max 0",
             )
         group = before.get("group_name", "")
+        if value is not None and len(targets) > 1 and _limits_text(before) and not is_throttle_group(group):
+            raise _limits_of_its_own(target, before)  # set since the limits were read
         limited, is_of_one_disk = bool(_limits_text(before)), group.startswith(_GROUPS_OF_ONE_DISK)
         replaced = replaced_group(group) or (group if limited and is_of_one_disk else "")
         if restored:
@@ -414,6 +412,14 @@ def _blkio_name(knob: Knob) -> str:
             "limit a disk instead of a device: a disk can have a limit of the total",
         )
     return name
+
+
+def _limits_of_its_own(target: str, tune: Mapping[str, Any], *, target_removed: bool = False) -> ActError:
+    return ActError(
+        f"disk {target} has limits of its own: {_limits_text(tune)}",
+        "remove them with `virsh blkdeviotune`, or set no maximum for the VM",
+        target_removed=target_removed,
+    )
 
 
 def _is_device_number(device: str) -> bool:

@@ -181,6 +181,14 @@ def test_two_disks_share_one_limit(rig: Rig) -> None:
     assert rig.state() == before
 
 
+def test_a_limit_that_another_program_sets_before_disks_are_limited_together_is_kept(rig: Rig) -> None:
+    """It was replaced after it had not been there, and each disk got a throttle group of its own."""
+    rig.domain.setBlockIoTune("vdb", {"total_iops_sec": 77}, 1)
+    with pytest.raises(ActError, match="disk vdb has limits of its own: total_iops_sec=77"):
+        rig.actuator.write(rig.limit("total_iops", "vda,vdb"), 300.0)
+    assert rig.tune("vdb") == {"total_iops_sec": 77}
+
+
 def test_disk_that_left_its_throttle_group_is_put_back(rig: Rig) -> None:
     wanted = {"total_iops__vda,vdb": 300, "total_bytes_s__vda,vdb": MIB}
     rig.apply(**wanted)
