@@ -14,7 +14,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import hint_for
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.model.host import Disk, FoundBy, Vm, VmState
-from slo_ctl.model.slo import CONFIG_KEYS, SloError, SloFields, check_fields, parse_fields
+from slo_ctl.model.slo import CONFIG_KEYS, FIELDS, SloError, SloFields, check_fields, field_named, parse_field
 
 # Disks of a libvirt domain, from its XML.
 
@@ -381,11 +381,16 @@ def fields_of(xml: str, note: Callable[[str], None] | None = None) -> SloFields:
 def _fields(attributes: dict[str, str], note: Callable[[str], None]) -> SloFields:
     fields: SloFields = {}
     for key, value in attributes.items():
-        if key not in CONFIG_KEYS:
+        try:
+            name = field_named(key)
+        except SloError:
             note(f"unknown attribute {key[:60]} is ignored; {did_you_mean(key, CONFIG_KEYS)}")
             continue
+        if name in fields:
+            note(f"attribute {key} is ignored, as {FIELDS[name].key} is given already; give it once")
+            continue
         try:
-            fields |= parse_fields({key: value})
+            fields[name] = parse_field(key, value)
         except SloError as error:
             note(f"{error.message} and is ignored; {error.hint}")
     try:

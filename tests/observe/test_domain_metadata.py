@@ -61,6 +61,7 @@ def test_domain_without_metadata_has_no_fields(xml: str) -> None:
         ("wieght='3'", {}, "unknown attribute wieght is ignored; did you mean weight?"),
         ("min_iops='9' max_iops='5' weight='2'", {"weight": 2.0}, "both are ignored"),
         ("p99='5'", {}, "is not a time"),
+        ("max='5' total_iops_sec='6'", {"max_iops": 5.0}, "as max_iops is given already; give it once"),
     ],
 )
 def test_invalid_fields_are_noted(element: str, fields: dict[str, float], note: str) -> None:
