@@ -24,7 +24,7 @@ use crate::device_lock;
 use crate::division;
 use crate::error::{ServeError, refuse};
 use crate::model::{Clock, Counted, Model, Timed};
-use crate::namespace::Namespace;
+use crate::namespace::{Answered, Namespace};
 use crate::parameters::{Latency, Parameters};
 use crate::preconditioning::{self, Preconditioned};
 use crate::recent::{History, Throttled};
@@ -106,6 +106,7 @@ impl Server {
             present: RwLock::new(Present {
                 namespaces: namespaces.into_iter().map(Arc::new).collect(),
                 settings: Arc::new(settings.clone()),
+                answered_by_deleted: Answered::default(),
             }),
             model,
             origin,
@@ -257,10 +258,25 @@ impl Server {
         Change { server: self, settings: lock(&self.changing) }
     }
 
-    fn publish(&self, settings: &Settings, change: impl FnOnce(&mut Arc<[Arc<Namespace>]>)) {
+    /// Begins a change of a namespace. Err if it has been deleted since it was looked up: another one may have its name
+    /// and its tenant.
+    fn change_of(&self, namespace: &Namespace) -> Result<Change<'_>, ServeError> {
+        let change = self.change();
+        self.require_present(namespace).map(|()| change)
+    }
+
+    /// See [`Server::change_of`]: only during a change.
+    fn require_present(&self, namespace: &Namespace) -> Result<(), ServeError> {
+        if self.namespaces().iter().any(|n| n.serial == namespace.serial) {
+            return Ok(());
+        }
+        refuse(format!("namespace {:?} no longer exists", namespace.name))
+    }
+
+    fn publish(&self, settings: &Settings, change: impl FnOnce(&mut Present)) {
         let settings = Arc::new(settings.clone());
         let mut present = self.present.write().unwrap_or_else(PoisonError::into_inner);
-        change(&mut present.namespaces);
+        change(&mut present);
         present.settings = settings;
     }
 
@@ -299,6 +315,8 @@ struct Present {
     /// By NSID.
     namespaces: Arc<[Arc<Namespace>]>,
     settings: Arc<Settings>,
+    /// Of namespaces that were deleted since the start.
+    answered_by_deleted: Answered,
 }
 
 /// The settings during a change, after which all find them.

@@ -140,9 +140,9 @@ fn smart(subsystem: &Subsystem, only: Option<&Arc<Namespace>>, controller: &Cont
     const UNIT: u64 = 512_000;
     let server = subsystem.server;
     let namespaces = only.map_or_else(|| server.namespaces(), |only| Arc::from([Arc::clone(only)]));
-    let totals = if only.is_some() { server.totals_of(&namespaces) } else { server.totals() };
+    let totals = only.map_or_else(|| server.totals(), |only| server.totals_of(only));
     let totals = totals.map_err(|_| Status::INTERNAL_ERROR)?;
-    let requests = |op| namespaces.iter().map(|namespace| namespace.answered.requests(op)).sum::<u64>();
+    let requests = |op| only.map_or_else(|| server.answered(op), |only| only.answered.requests(op));
     let mut data = vec![0; 512];
     // Critical warning: a namespace refuses writes.
     if namespaces.iter().any(|namespace| namespace.backing.ailment() == Some(crate::backing::Ailment::FlushFailed)) {
@@ -180,7 +180,6 @@ fn endurance_group(subsystem: &Subsystem) -> Result<Vec<u8>, Status> {
     const UNIT: u64 = 1_000_000_000;
     let server = subsystem.server;
     let totals = server.totals().map_err(|_| Status::INTERNAL_ERROR)?;
-    let requests = |op| server.namespaces().iter().map(|namespace| namespace.answered.requests(op)).sum::<u64>();
     let mut data = vec![0; 512];
     // Available spare.
     data[3] = 100;
@@ -188,8 +187,8 @@ fn endurance_group(subsystem: &Subsystem) -> Result<Vec<u8>, Status> {
         (48, totals.host_read_bytes.div_ceil(UNIT)),
         (64, totals.host_written_bytes.div_ceil(UNIT)),
         (80, totals.media_written_bytes.div_ceil(UNIT)),
-        (96, requests(Op::Read)),
-        (112, requests(Op::Write)),
+        (96, server.answered(Op::Read)),
+        (112, server.answered(Op::Write)),
         (160, server.config.capacity_bytes),
         (176, server.unallocated_bytes()),
     ] {
@@ -206,8 +205,9 @@ fn endurance_group(subsystem: &Subsystem) -> Result<Vec<u8>, Status> {
 /// (u64), pages that hosts wrote (u64), pages that GC copied (u64), victims (u64), valid pages in them (u64).
 fn ops(subsystem: &Subsystem) -> Result<Vec<u8>, Status> {
     const ENTRY: usize = 64;
-    let namespaces = subsystem.server.namespaces();
     let fill = |drive: &mut Drive| {
+        // With the drive locked, so that each of these namespaces still has its tenant.
+        let namespaces = subsystem.server.namespaces();
         let mut data = vec![0; ENTRY * (1 + namespaces.len())];
         put(&mut data, 0, &1u16.to_le_bytes());
         put(&mut data, 2, &exact::<u16>(ENTRY).to_le_bytes());
