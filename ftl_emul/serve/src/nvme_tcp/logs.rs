@@ -109,7 +109,7 @@ pub fn read(
         // LSP: events of hosts.
         page::PLACEMENT_EVENTS => subsystem.events().page(command.dword(10) & 1 << 8 != 0),
         page::OPS => ops(subsystem)?,
-        page::DISCOVERY => discovery(subsystem, here),
+        page::DISCOVERY => discovery(&subsystem.nqn, here),
         _ => ocp_smart(subsystem)?,
     };
     let start = usize::try_from(offset).ok().filter(|&start| start <= found.len()).ok_or(Status::INVALID_FIELD)?;
@@ -293,20 +293,38 @@ fn commands(subsystem: &Subsystem) -> Vec<u8> {
 }
 
 /// Discovery Log Page (5.16.1.23): the one subsystem there is, at the address by which the host reaches it.
-fn discovery(subsystem: &Subsystem, here: SocketAddr) -> Vec<u8> {
+fn discovery(nqn: &str, here: SocketAddr) -> Vec<u8> {
+    // Of a host that reaches an IPv6 socket over IPv4 it is an IPv6 address that only this machine understands.
+    let address = here.ip().to_canonical();
     let mut data = vec![0; 2048];
     // GENCTR; NUMREC; RECFMT is 0.
     put(&mut data, 0, &1u64.to_le_bytes());
     put(&mut data, 8, &1u64.to_le_bytes());
     let entry = &mut data[1024..];
     // TRTYPE TCP, ADRFAM, SUBTYPE NVM subsystem, TREQ: a secure channel is not required.
-    put(entry, 0, &[3, if here.is_ipv4() { 1 } else { 2 }, 2, 2]);
+    put(entry, 0, &[3, if address.is_ipv4() { 1 } else { 2 }, 2, 2]);
     // PORTID; CNTLID: made when a host connects; ASQSZ.
     put(entry, 4, &1u16.to_le_bytes());
     put(entry, 6, &0xffffu16.to_le_bytes());
     put(entry, 8, &MAX_ENTRIES.to_le_bytes());
     put(entry, 32, &text::<32>(&here.port().to_string()));
-    put(entry, 256, subsystem.nqn.as_bytes());
-    put(entry, 512, &text::<256>(&here.ip().to_canonical().to_string()));
+    put(entry, 256, nqn.as_bytes());
+    put(entry, 512, &text::<256>(&address.to_string()));
     data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_family_of_the_discovery_log_is_that_of_its_address() {
+        for (here, family, address) in
+            [("127.0.0.1:4420", 1, "127.0.0.1"), ("[::1]:4420", 2, "::1"), ("[::ffff:192.0.2.7]:4420", 1, "192.0.2.7")]
+        {
+            let log = discovery("nqn.x", here.parse().unwrap());
+            let found = String::from_utf8(log[1024 + 512..].to_vec()).unwrap();
+            assert_eq!((log[1025], found.trim_end_matches([' ', '\0'])), (family, address));
+        }
+    }
 }
