@@ -416,6 +416,12 @@ impl Queue {
         poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0)
     }
 
+    /// Whether the host has sent something that was not read yet.
+    pub fn has_input(&self) -> bool {
+        let mut ready = [PollFd::new(&self.stream, PollFlags::IN)];
+        poll(&mut ready, Some(&Timespec::default())).is_ok() && ready[0].revents() == PollFlags::IN
+    }
+
     /// Whether the host no longer waits for answers.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)

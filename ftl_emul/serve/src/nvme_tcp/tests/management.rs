@@ -1,6 +1,5 @@
 //! Namespaces that hosts create, attach and delete, and their visibility to several hosts.
 
-use super::host::with_host_data;
 use super::*;
 
 /// The host's data for a new namespace of this many blocks.
