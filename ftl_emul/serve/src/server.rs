@@ -13,8 +13,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use ftl_core::engine::Limit;
-use ftl_core::{Drive, TenantId};
+use ftl_core::engine::{Limit, QueueCounters};
+use ftl_core::{Drive, FtlError, TenantId};
 use serde::Serialize;
 
 use crate::checkpoint::{self, Origin, Placed};
@@ -191,18 +191,15 @@ impl Server {
         if self.model.timed().is_none() {
             return Vec::new();
         }
-        let disks = self.model.with_disks(|disks| {
-            let counters = |n: &Arc<Namespace>| disks.queue_counters(n.tenant).ok();
-            namespaces.iter().map(|n| counters(n).map_or_else(Throttled::default, Throttled::of)).collect()
-        });
+        let of =
+            |counters: Result<&QueueCounters, FtlError>| counters.map_or_else(|_| Throttled::default(), Throttled::of);
+        let disks =
+            self.model.with_disks(|disks| namespaces.iter().map(|n| of(disks.queue_counters(n.tenant))).collect());
         if let Ok(Some(throttled)) = disks {
             return throttled;
         }
-        let of = |drive: &mut Drive| {
-            let counters = |n: &Arc<Namespace>| drive.queue_counters(n.tenant).ok();
-            namespaces.iter().map(|n| counters(n).map_or_else(Throttled::default, Throttled::of)).collect()
-        };
-        self.model.with(of).unwrap_or_default()
+        let of_drive = |drive: &mut Drive| namespaces.iter().map(|n| of(drive.queue_counters(n.tenant))).collect();
+        self.model.with(of_drive).unwrap_or_default()
     }
 
     /// Starts to record the requests of these namespaces, or of all there are now.
