@@ -100,7 +100,7 @@ impl SchedulingEntity {
 }
 
 impl Scheduler {
-    /// True when no tenant waits.
+    /// One with which no tenant waits yet.
     #[must_use]
     pub fn new(policy: SchedulerPolicy) -> Self {
         let past = (0, VirtualTime { now: 0, before: 0 });

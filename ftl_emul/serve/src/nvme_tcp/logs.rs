@@ -200,9 +200,10 @@ fn endurance_group(subsystem: &Subsystem) -> Result<Vec<u8>, Status> {
 /// Vendor-specific: over-provisioning, and state of garbage collection. All numbers are little-endian.
 ///
 /// Header of 64 bytes: version 1 (u16), bytes of an entry (u16), entries (u32), bytes of a block (u64), spare blocks
-/// (u64), blocks that moves still have to hand over (u64), bytes of a page (u64). Then for each namespace, 64 bytes: NSID (u32), the part of its
-/// victims' pages that were valid in millionths (u32: u), OPS blocks (i64), fewest OPS blocks (u64), blocks of its size
-/// (u64), pages that hosts wrote (u64), pages that GC copied (u64), victims (u64), valid pages in them (u64).
+/// (u64), blocks that moves still have to hand over (u64), bytes of a page (u64). Then for each namespace, 64 bytes:
+/// NSID (u32), the part of its victims' pages that were valid in millionths (u32: u), OPS blocks (i64), fewest OPS
+/// blocks (u64), blocks of its size (u64), pages that hosts wrote (u64), pages that GC copied (u64), victims (u64),
+/// valid pages in them (u64).
 fn ops(subsystem: &Subsystem) -> Result<Vec<u8>, Status> {
     const ENTRY: usize = 64;
     let fill = |drive: &mut Drive| {

@@ -79,14 +79,6 @@ pub enum When {
     WithOthers,
 }
 
-/// See [`Queue::ready`].
-pub enum Next {
-    /// Do this.
-    Work(Work),
-    /// The connection has ended.
-    Closed,
-}
-
 #[derive(Debug, Default)]
 struct State {
     id: u16,
@@ -235,15 +227,15 @@ impl Queue {
         }
     }
 
-    /// The next command whose data has arrived; waits for it.
-    pub fn ready(&self) -> Next {
+    /// The next command whose data has arrived; waits for it. None once the connection has ended.
+    pub fn ready(&self) -> Option<Work> {
         let mut state = self.state();
         loop {
             if state.closed {
-                return Next::Closed;
+                return None;
             }
             if let Some(work) = state.ready.pop_front() {
-                return Next::Work(work);
+                return Some(work);
             }
             state.idle += 1;
             state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner);
