@@ -10,7 +10,7 @@ use crate::op::{Op, PageSpan, TenantId};
 const PREFETCH_AHEAD: usize = 40;
 const PREFETCH_OVERWRITE_AHEAD: usize = 20;
 
-/// Host page writes between two victims that are collected for moves of blocks.
+/// Requests between two steps of moves of blocks.
 const REQUESTS_PER_MOVE_STEP: usize = 16;
 
 /// Columns of requests, of equal length.

@@ -179,8 +179,8 @@ pub fn load(
 
 type Restored = (Drive, Option<Preconditioned>, bool);
 
-/// The drive of the checkpoint with the namespaces, sizes and blocks that were set, how it was preconditioned, and whether it and
-/// the files are as they were when it was taken.
+/// The drive of the checkpoint with the namespaces, sizes and blocks that were set, how it was preconditioned, and
+/// whether it and the files are as they were when it was taken.
 fn restore(folder: &Path, config: &FlashConfig, namespaces: &mut [Namespace], set: &[u64]) -> Result<Restored, String> {
     let file = match File::open(path_in(folder)) {
         Ok(file) => file,

@@ -16,13 +16,13 @@ pub const BOUNDS_US: [u64; 14] =
 
 /// One kind of request.
 #[derive(Debug, Default)]
-struct Counted {
+struct Histogram {
     /// Between a bound and the one before; the last is above all of them.
     counts: [AtomicU64; BOUNDS_US.len() + 1],
     sum_ns: AtomicU64,
 }
 
-impl Counted {
+impl Histogram {
     fn record(&self, ns: u64) {
         let bucket = BOUNDS_US.partition_point(|&bound_us| bound_us * 1_000 < ns);
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
@@ -39,8 +39,8 @@ impl Counted {
 /// Reads and writes of a namespace.
 #[derive(Debug, Default)]
 pub struct Histograms {
-    reads: Counted,
-    writes: Counted,
+    reads: Histogram,
+    writes: Histogram,
 }
 
 impl Histograms {

@@ -38,6 +38,17 @@ impl Answered {
         self.bytes[op as usize].fetch_add(bytes, Ordering::Relaxed);
     }
 
+    fn each(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.requests.iter().chain(&self.bytes)
+    }
+
+    /// Adds what others have counted.
+    pub fn add(&self, others: &Self) {
+        for (sum, count) in self.each().zip(others.each()) {
+            sum.fetch_add(count.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
     /// Requests of a kind.
     #[must_use]
     pub fn requests(&self, op: Op) -> u64 {

@@ -13,8 +13,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use ftl_core::engine::Limit;
-use ftl_core::{Drive, TenantId};
+use ftl_core::engine::{Limit, QueueCounters};
+use ftl_core::{Drive, FtlError, TenantId};
 use serde::Serialize;
 
 use crate::checkpoint::{self, Origin, Placed};
@@ -24,7 +24,7 @@ use crate::device_lock;
 use crate::division;
 use crate::error::{ServeError, refuse};
 use crate::model::{Clock, Counted, Model, Timed};
-use crate::namespace::Namespace;
+use crate::namespace::{Answered, Namespace};
 use crate::parameters::{Latency, Parameters};
 use crate::preconditioning::{self, Preconditioned};
 use crate::recent::{History, Throttled};
@@ -106,6 +106,7 @@ impl Server {
             present: RwLock::new(Present {
                 namespaces: namespaces.into_iter().map(Arc::new).collect(),
                 settings: Arc::new(settings.clone()),
+                answered_by_deleted: Answered::default(),
             }),
             model,
             origin,
@@ -190,18 +191,15 @@ impl Server {
         if self.model.timed().is_none() {
             return Vec::new();
         }
-        let disks = self.model.with_disks(|disks| {
-            let counters = |n: &Arc<Namespace>| disks.queue_counters(n.tenant).ok();
-            namespaces.iter().map(|n| counters(n).map_or_else(Throttled::default, Throttled::of)).collect()
-        });
+        let of =
+            |counters: Result<&QueueCounters, FtlError>| counters.map_or_else(|_| Throttled::default(), Throttled::of);
+        let disks =
+            self.model.with_disks(|disks| namespaces.iter().map(|n| of(disks.queue_counters(n.tenant))).collect());
         if let Ok(Some(throttled)) = disks {
             return throttled;
         }
-        let of = |drive: &mut Drive| {
-            let counters = |n: &Arc<Namespace>| drive.queue_counters(n.tenant).ok();
-            namespaces.iter().map(|n| counters(n).map_or_else(Throttled::default, Throttled::of)).collect()
-        };
-        self.model.with(of).unwrap_or_default()
+        let of_drive = |drive: &mut Drive| namespaces.iter().map(|n| of(drive.queue_counters(n.tenant))).collect();
+        self.model.with(of_drive).unwrap_or_default()
     }
 
     /// Starts to record the requests of these namespaces, or of all there are now.
@@ -257,10 +255,25 @@ impl Server {
         Change { server: self, settings: lock(&self.changing) }
     }
 
-    fn publish(&self, settings: &Settings, change: impl FnOnce(&mut Arc<[Arc<Namespace>]>)) {
+    /// Begins a change of a namespace. Err if it has been deleted since it was looked up: another one may have its name
+    /// and its tenant.
+    fn change_of(&self, namespace: &Namespace) -> Result<Change<'_>, ServeError> {
+        let change = self.change();
+        self.require_present(namespace).map(|()| change)
+    }
+
+    /// See [`Server::change_of`]: only during a change.
+    fn require_present(&self, namespace: &Namespace) -> Result<(), ServeError> {
+        if self.namespaces().iter().any(|n| n.serial == namespace.serial) {
+            return Ok(());
+        }
+        refuse(format!("namespace {:?} no longer exists", namespace.name))
+    }
+
+    fn publish(&self, settings: &Settings, change: impl FnOnce(&mut Present)) {
         let settings = Arc::new(settings.clone());
         let mut present = self.present.write().unwrap_or_else(PoisonError::into_inner);
-        change(&mut present.namespaces);
+        change(&mut present);
         present.settings = settings;
     }
 
@@ -299,6 +312,8 @@ struct Present {
     /// By NSID.
     namespaces: Arc<[Arc<Namespace>]>,
     settings: Arc<Settings>,
+    /// Of namespaces that were deleted since the start.
+    answered_by_deleted: Answered,
 }
 
 /// The settings during a change, after which all find them.

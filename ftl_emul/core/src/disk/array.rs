@@ -143,6 +143,11 @@ impl Array {
         }
         let (parameters, disks) = (*self.mechanics().parameters(), exact::<u32>(self.disks.len()));
         self.queue_depth = self.given_depth.unwrap_or_else(|| default_depth(&parameters, disks, policy));
+        self.restart_scheduler(policy);
+        self.issue();
+    }
+
+    fn restart_scheduler(&mut self, policy: SchedulerPolicy) {
         self.scheduler = Scheduler::new(policy);
         for tenant in &mut self.tenants {
             tenant.entity = tenant.entity.restarted();
@@ -150,7 +155,6 @@ impl Array {
         for number in 0..exact::<u16>(self.tenants.len()) {
             self.wake(number);
         }
-        self.issue();
     }
 
     /// Requests that the disks hold at once.

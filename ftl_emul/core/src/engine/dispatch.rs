@@ -55,6 +55,9 @@ impl Engine {
 
     /// Issues pages while the device accepts them; false when the requested number of host page writes is reached.
     pub(super) fn issue<M: Mapping>(&mut self, mapping: &mut M, host_page_writes: u64) -> bool {
+        if self.scheduler.is_spent() {
+            self.restart_scheduler(self.scheduler.policy());
+        }
         for (tag, tenant) in self.passed_over.drain(..) {
             self.scheduler.requeue(tag, tenant);
         }

@@ -166,9 +166,12 @@ impl Engine {
     /// Changes the scheduler. Waiting requests keep their order within each tenant; earlier service of tenants is
     /// forgotten.
     pub fn set_scheduler(&mut self, policy: SchedulerPolicy) {
-        if self.scheduler.policy() == policy {
-            return;
+        if self.scheduler.policy() != policy {
+            self.restart_scheduler(policy);
         }
+    }
+
+    fn restart_scheduler(&mut self, policy: SchedulerPolicy) {
         self.scheduler = Scheduler::new(policy);
         self.die_lines.forget_tags();
         self.passed_over.clear();

@@ -29,6 +29,10 @@ pub const SCHEDULERS: &[(&str, SchedulerPolicy, &str)] = &[
 /// Fractional bits of virtual service tags.
 const TAG_SHIFT: u32 = 10;
 
+/// Virtual time from which the scheduler has to start anew, while tags still have as much room again: with weights of
+/// 1, a hundred days of one busy die for each waiting tenant.
+const LAST_TAG: u64 = 1 << 63;
+
 /// How far a tenant that always has requests outstanding may fall behind virtual time and catch up. Dies do not wait
 /// for each other, so virtual time runs ahead of a tenant that momentarily has no request for one of them, for as long
 /// as this die needs for the others' pages. With 20 ms, weights had little effect next to two readers of 16 KiB.
@@ -100,7 +104,7 @@ impl SchedulingEntity {
 }
 
 impl Scheduler {
-    /// True when no tenant waits.
+    /// One with which no tenant waits yet.
     #[must_use]
     pub fn new(policy: SchedulerPolicy) -> Self {
         let past = (0, VirtualTime { now: 0, before: 0 });
@@ -136,6 +140,13 @@ impl Scheduler {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
+    }
+
+    /// Whether tags are about to run out: the caller then restarts with a new scheduler, as for another policy.
+    #[inline]
+    #[must_use]
+    pub fn is_spent(&self) -> bool {
+        self.virtual_time >= LAST_TAG
     }
 
     /// Virtual time, of which arriving requests take note.

@@ -107,6 +107,28 @@ fn weighted_fair_queueing_divides_device_time_by_weight() {
 }
 
 #[test]
+fn weights_hold_after_more_service_than_tags_have_room_for() {
+    let (mut mapping, mut engine) = device(4, TimingModel::Full { copyback: true }, SchedulerPolicy::WeightedFair);
+    let tenants: Vec<TenantId> =
+        (0..2).map(|_| mapping.create_tenant(128 * 500, Placement::Isolated, 150).unwrap()).collect();
+    for (i, &tenant) in tenants.iter().enumerate() {
+        engine.open_queue(tenant, Arrival::Closed { queue_depth: 16 }).unwrap();
+        // As with weights of 1 and 3 after a million times as long.
+        engine.set_weight(tenant, [1e-6, 3e-6][i]).unwrap();
+        random_writes(&mut engine, &mapping, tenant, 200_000, i as u64);
+    }
+    let mut served = |seconds: u64| {
+        let until = Until { time_ns: seconds * 1_000_000_000, host_page_writes: u64::MAX };
+        assert_eq!(engine.run(&mut mapping, until), Stopped::Time);
+        [0, 1].map(|i| engine.counters(tenants[i]).unwrap().device_ns as f64)
+    };
+    let (before, after) = (served(25), served(35));
+    let got = [0, 1].map(|i| after[i] - before[i]);
+    let share = got[1] / (got[0] + got[1]);
+    assert!((share - 0.75).abs() < 0.03, "{share}");
+}
+
+#[test]
 fn new_scheduler_serves_requests_already_waiting() {
     let (mut mapping, mut engine) = device(4, TimingModel::Full { copyback: true }, SchedulerPolicy::Fifo);
     let weights = [1.0, 3.0];

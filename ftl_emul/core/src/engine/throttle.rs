@@ -5,6 +5,8 @@ use crate::error::{FtlError, invalid};
 
 /// Time that a rate-limited tenant may catch up after a delay by something other than its limit.
 const LIMIT_BURST_NS: u64 = 1_000_000_000;
+/// Later than any clock gets, and so early that durations can be added: 146 years.
+const NEVER_NS: u64 = 1 << 62;
 
 /// An upper bound on the service of a tenant.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -79,7 +81,7 @@ impl Throttle {
         let eligible_ns = self.eligible_ns.max(now.saturating_sub(LIMIT_BURST_NS));
         let scaled_ns = whole(eligible_ns.abs_diff(now) as f64 * slowdown);
         self.eligible_ns =
-            if eligible_ns > now { now.saturating_add(scaled_ns) } else { now.saturating_sub(scaled_ns) };
+            if eligible_ns > now { now.saturating_add(scaled_ns).min(NEVER_NS) } else { now.saturating_sub(scaled_ns) };
         self.limit = limit;
         Ok(())
     }
@@ -130,7 +132,8 @@ impl Throttle {
             let per_request = self.limit.iops.map_or(0.0, |iops| 1e9 / iops);
             let per_bytes = self.limit.bytes_s.map_or(0.0, |rate| bytes as f64 * 1e9 / rate);
             let cost_ns = whole(per_request.max(per_bytes));
-            self.eligible_ns = self.eligible_ns.max(now.saturating_sub(LIMIT_BURST_NS)) + cost_ns;
+            let begins_ns = self.eligible_ns.max(now.saturating_sub(LIMIT_BURST_NS));
+            self.eligible_ns = begins_ns.saturating_add(cost_ns).min(NEVER_NS);
         }
         held_ns
     }
@@ -200,6 +203,20 @@ mod tests {
         throttle.start(7 * SECOND, 0, 4096);
         throttle.set(iops(0.5), 7 * SECOND).unwrap();
         assert_eq!(throttle.start(9 * SECOND, 7 * SECOND, 4096), 2 * SECOND);
+    }
+
+    #[test]
+    fn limit_that_lets_hardly_anything_through_does() {
+        for limit in [iops(1e-300), Limit { iops: None, bytes_s: Some(f64::MIN_POSITIVE) }] {
+            let mut throttle = Throttle::default();
+            throttle.set(limit, 5 * SECOND).unwrap();
+            for _ in 0..3 {
+                throttle.start(5 * SECOND, 0, 1 << 20);
+                assert!(!throttle.is_open(100 * 365 * 24 * 3600 * SECOND));
+            }
+            throttle.set(iops(1.0), 6 * SECOND).unwrap();
+            throttle.start(6 * SECOND, 0, 1 << 20);
+        }
     }
 
     #[test]

@@ -213,8 +213,8 @@ fn next(file: &File, what: SeekFrom) -> io::Result<Option<u64>> {
     }
 }
 
-/// Err where the rest of a file would take more than half of the memory or of the space that is left. Without memory the kernel would
-/// rather end processes than refuse it, and the device's other files need space.
+/// Err where the rest of a file would take more than half of the memory or of the space that is left. Without memory
+/// the kernel would rather end processes than refuse it, and the device's other files need space.
 fn check_room(file: &File, missing: u64) -> io::Result<()> {
     let memory = fs::read_to_string("/proc/meminfo")?;
     let available = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"));

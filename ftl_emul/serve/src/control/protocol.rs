@@ -219,63 +219,39 @@ fn parse(line: &[u8]) -> Result<(Option<u64>, Command), Misread> {
 
 fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
     match command {
-        Command::Hello {} => Ok(statistics::hello(server)),
-        Command::Stats { brief } => statistics::statistics(server, brief),
-        Command::Settings {} => Ok(statistics::settings_in_force(server)),
+        Command::Hello {} => return Ok(statistics::hello(server)),
+        Command::Stats { brief } => return statistics::statistics(server, brief),
+        Command::Settings {} => return Ok(statistics::settings_in_force(server)),
         Command::Move { from, to, blocks } => {
             let end = |name: Option<&String>| name.map(|name| server.require(name)).transpose();
             server.move_ops(end(from.as_ref())?.as_deref(), end(to.as_ref())?.as_deref(), blocks)?;
-            Ok(json!({}))
         }
-        Command::CancelMoves {} => {
-            server.cancel_moves()?;
-            Ok(json!({}))
-        }
-        Command::SetMoveBudget { share } => {
-            server.set_move_budget(share)?;
-            Ok(json!({}))
-        }
-        Command::SetWeight { namespace, weight } => {
-            let namespace = server.require(&namespace)?;
-            server.set_weight(&namespace, weight)?;
-            Ok(json!({}))
-        }
-        Command::SetScheduler { scheduler } => {
-            server.set_scheduler(&scheduler)?;
-            Ok(json!({}))
-        }
+        Command::CancelMoves {} => server.cancel_moves()?,
+        Command::SetMoveBudget { share } => server.set_move_budget(share)?,
+        Command::SetWeight { namespace, weight } => server.set_weight(&*server.require(&namespace)?, weight)?,
+        Command::SetScheduler { scheduler } => server.set_scheduler(&scheduler)?,
         Command::SetLimit { namespace, iops, bytes_s } => {
-            let namespace = server.require(&namespace)?;
-            server.set_limit(&namespace, Limit { iops, bytes_s })?;
-            Ok(json!({}))
+            server.set_limit(&*server.require(&namespace)?, Limit { iops, bytes_s })?;
         }
         Command::Resize { namespace, size_bytes, keep_data } => {
-            let namespace = server.require(&namespace)?;
-            server.resize(&namespace, size_bytes, keep_data)?;
-            Ok(json!({}))
+            server.resize(&*server.require(&namespace)?, size_bytes, keep_data)?;
         }
         Command::CreateNamespace { name, size_bytes, weight, ops_blocks } => {
             let wanted = Wanted { name: Some(name), size_bytes, weight, ops_blocks, ..Wanted::default() };
             let made = server.create_namespace(wanted)?;
             let ops_blocks = server.settings().of(&made.name).ops_blocks;
-            Ok(json!({"nsid": made.nsid(), "ops_blocks": ops_blocks.unwrap_or(made.origin.config.ops_blocks)}))
+            return Ok(json!({"nsid": made.nsid(), "ops_blocks": ops_blocks.unwrap_or(made.origin.config.ops_blocks)}));
         }
-        Command::DeleteNamespace { namespace } => {
-            let namespace = server.require(&namespace)?;
-            server.delete_namespace(&namespace)?;
-            Ok(json!({}))
-        }
+        Command::DeleteNamespace { namespace } => server.delete_namespace(&server.require(&namespace)?)?,
         Command::Precondition {} => {
-            refuse("a device cannot be preconditioned while it is served; stop serving it first")
+            return refuse("a device cannot be preconditioned while it is served; stop serving it first");
         }
-        Command::Checkpoint {} => {
-            server.checkpoint(false)?;
-            Ok(json!({}))
-        }
+        Command::Checkpoint {} => server.checkpoint(false)?,
         Command::RecordingStart { .. } | Command::RecordingFetch {} | Command::RecordingStop {} => {
-            refuse("there are no requests to record while the device is not served")
+            return refuse("there are no requests to record while the device is not served");
         }
     }
+    Ok(json!({}))
 }
 
 #[cfg(test)]

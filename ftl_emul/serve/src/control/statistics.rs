@@ -36,12 +36,20 @@ pub fn hello(server: &Server) -> Value {
 
 /// Counters and space of every namespace; `brief`: only those that the controller reads in every epoch.
 pub fn statistics(server: &Server, brief: bool) -> Result<Value, ServeError> {
-    let (settings, namespaces) = server.present();
-    let mut fields = common(server, &settings);
-    let parts = match server.config.medium {
-        Medium::Flash(_) => server.model.with(|drive| flash_parts(server, &namespaces, &settings, drive, brief))??,
-        Medium::Disks(..) => disk_parts(server, &namespaces, &settings, brief)?,
+    let ((settings, namespaces), parts) = match server.config.medium {
+        Medium::Flash(_) => server.model.with(|drive| {
+            // With the drive locked, so that each of these namespaces still has its tenant.
+            let (settings, namespaces) = server.present();
+            let parts = flash_parts(server, &namespaces, &settings, drive, brief)?;
+            Ok::<_, ServeError>(((settings, namespaces), parts))
+        })??,
+        Medium::Disks(..) => {
+            let (settings, namespaces) = server.present();
+            let parts = disk_parts(server, &namespaces, &settings, brief)?;
+            ((settings, namespaces), parts)
+        }
     };
+    let mut fields = common(server, &settings);
     extend(&mut fields, parts);
     fields["latency_bounds_us"] = json!(BOUNDS_US);
     // Not while the drive is locked, as this takes time with many namespaces.

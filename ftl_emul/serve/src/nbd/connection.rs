@@ -374,7 +374,7 @@ impl Connection {
             done => {
                 let done = done.map(|_| ());
                 self.note(&request, &done);
-                let mut reply = Vec::with_capacity(32);
+                let mut reply = Vec::with_capacity(HEAD_BYTES);
                 self.replies.done(&mut reply, &request, &done);
                 self.send(&reply)
             }
@@ -405,7 +405,7 @@ impl Connection {
         if room.bytes() < length {
             return self.read_in_pieces(request, &room);
         }
-        let mut reply = Vec::with_capacity(32 + length);
+        let mut reply = Vec::with_capacity(HEAD_BYTES + length);
         self.replies.before_data(&mut reply, request);
         let data = reply.len();
         reply.resize(data + length, 0);
@@ -419,7 +419,7 @@ impl Connection {
         let read = |data: &mut [u8], at| self.namespace.read(&self.front.server.model, data, at, || self.awaited());
         let (mut data, end) = (vec![0; room.bytes()], request.offset + u64::from(request.length));
         read(&mut data, request.offset)?;
-        let mut head = Vec::with_capacity(32);
+        let mut head = Vec::with_capacity(HEAD_BYTES);
         self.replies.before_data(&mut head, request);
         let sending = lock(&self.sending);
         let mut sent = self.send_next(&sending, &head).and_then(|()| self.send_next(&sending, &data));

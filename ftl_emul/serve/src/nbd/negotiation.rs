@@ -17,9 +17,9 @@ use crate::nbd::protocol::{
 
 /// Time without data after which a client that has not chosen an export is disconnected.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Data of an option at most. Names have at most 4096 bytes ("Conventions"), queries are short.
+/// Largest data of an option. Names have at most 4096 bytes ("Conventions"), queries are short.
 const MAX_OPTION_BYTES: u32 = 16 << 10;
-/// Options of one client at most.
+/// Most options of one client.
 const MAX_OPTIONS: usize = 1024;
 
 /// Result of the negotiation.
@@ -49,7 +49,7 @@ pub fn negotiate(front: &Front, stream: Arc<UnixStream>, only: Option<&str>) -> 
     Ok(agreed)
 }
 
-/// Data of an option.
+/// What follows an option.
 enum Next {
     Option,
     Export(Arc<Namespace>),

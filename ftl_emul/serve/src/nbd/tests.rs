@@ -53,7 +53,7 @@ impl Served {
         assert_eq!(client.bytes(512).len(), 512);
     }
 
-    /// Permits the requested operation to be answered.
+    /// Ends it in good order.
     fn stop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {

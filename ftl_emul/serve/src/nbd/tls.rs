@@ -1,5 +1,8 @@
 //! TLS: a thread between the client and the connection, which is not aware of it.
 
+#[cfg(test)]
+mod tests;
+
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -61,11 +64,16 @@ impl Certificates {
 
     /// Does the handshake; then a separate thread forwards data between the client and the returned stream.
     pub fn accept(&self, client: &Arc<UnixStream>) -> io::Result<UnixStream> {
-        accept(&self.configuration(), client).inspect_err(|e| {
+        let (relay, plain) = handshake(&self.configuration(), client).inspect_err(|e| {
             if e.kind() == ErrorKind::InvalidData {
                 self.refused.say(|| format!("TLS: a client of NBD cannot connect: {e}"));
             }
-        })
+        })?;
+        thread::Builder::new().name("slo-ctl nbd tls".into()).spawn(move || {
+            // A client that disconnects is not logged.
+            let _broken_off = relay.run();
+        })?;
+        Ok(plain)
     }
 }
 
@@ -105,7 +113,8 @@ fn configuration(folder: &Path, verify_peer: bool) -> Result<Arc<ServerConfig>, 
     Ok(Arc::new(configuration))
 }
 
-fn accept(configuration: &Arc<ServerConfig>, client: &Arc<UnixStream>) -> io::Result<UnixStream> {
+/// Returns what is to run between the client and the other stream.
+fn handshake(configuration: &Arc<ServerConfig>, client: &Arc<UnixStream>) -> io::Result<(Relay, UnixStream)> {
     let mut session = ServerConnection::new(Arc::clone(configuration)).map_err(io::Error::other)?;
     session.set_buffer_limit(Some(BUFFER_BYTES));
     while session.is_handshaking() {
@@ -117,11 +126,7 @@ fn accept(configuration: &Arc<ServerConfig>, client: &Arc<UnixStream>) -> io::Re
     let mut relay = Relay { session, client: Arc::clone(client), inner, decrypted: Vec::new() };
     // Data that arrived together with the end of the handshake.
     relay.decrypt()?;
-    thread::Builder::new().name("slo-ctl nbd tls".into()).spawn(move || {
-        // A client that disconnects is not logged.
-        let _broken_off = relay.run();
-    })?;
-    Ok(plain)
+    Ok((relay, plain))
 }
 
 struct Relay {
@@ -144,8 +149,8 @@ impl Relay {
             of_inner.set(PollFlags::IN, !inner_ended && !self.session.wants_write());
             of_inner.set(PollFlags::OUT, !self.decrypted.is_empty());
             let mut polled = vec![PollFd::new(&*self.client, of_client)];
-            // One that has ended would be reported at once.
-            if !inner_ended {
+            // That it has ended would be reported at once, even where the client does not take what is left of it.
+            if !of_inner.is_empty() {
                 polled.push(PollFd::new(&self.inner, of_inner));
             }
             match poll(&mut polled, None) {

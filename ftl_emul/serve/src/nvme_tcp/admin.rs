@@ -278,7 +278,7 @@ pub fn connect(
         return Err(in_data(256));
     }
     if !subsystem.permits(&host.nqn, from) {
-        let nqn = host.nqn.escape_debug();
+        let nqn = &host.nqn;
         subsystem.not_permitted.say(|| format!("NVMe/TCP: refused {nqn} from {from}: --nvme-hosts does not name it"));
         return Err(Status::CONNECT_HOST.into());
     }
@@ -308,8 +308,9 @@ pub fn connect(
     Ok((Association { controller, queue: id }, completion))
 }
 
-/// An NQN (4.5): up to 223 bytes of UTF-8 and a NUL.
+/// An NQN (4.5): up to 223 bytes of UTF-8 and a NUL. It gets into the log and the settings, so that it is one line.
 fn name(field: &[u8]) -> Option<String> {
     let end = field.iter().position(|&byte| byte == 0).filter(|&end| (1..=223).contains(&end))?;
-    String::from_utf8(field[..end].to_vec()).ok().filter(|name| name.starts_with("nqn."))
+    let name = String::from_utf8(field[..end].to_vec()).ok()?;
+    (name.starts_with("nqn.") && !name.contains(char::is_control)).then_some(name)
 }

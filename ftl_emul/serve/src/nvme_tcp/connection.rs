@@ -18,7 +18,7 @@ use crate::nvme_tcp::pdu::{
     self, COMMON_BYTES, DIGEST_BYTES, Fault, Format, FromHost, HostData, Layout, MAX_HEADER_BYTES,
 };
 use crate::nvme_tcp::placement;
-use crate::nvme_tcp::queue::{Incoming, Next, Queue, When, Work};
+use crate::nvme_tcp::queue::{Incoming, Queue, When, Work};
 use crate::nvme_tcp::quick;
 use crate::nvme_tcp::subsystem::Subsystem;
 use crate::polling::Polling;
@@ -381,7 +381,7 @@ fn is_damaged(data: &[u8], digest: &[u8]) -> bool {
 /// Carries out commands of an I/O queue until it ends.
 fn work(subsystem: &Subsystem, queue: &Queue, association: Option<&Association>) {
     let Some(Association { controller, queue: id }) = association else { return };
-    while let Next::Work(work) = queue.ready() {
+    while let Some(work) = queue.ready() {
         if answer(subsystem, queue, controller, *id, work, When::Now).is_err() {
             return;
         }

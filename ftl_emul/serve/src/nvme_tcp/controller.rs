@@ -151,14 +151,15 @@ impl Controller {
         self.heard.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the keep alive timeout has expired, and its connections are still to be ended.
+    /// Whether the keep alive timeout has expired, and its connections are still to be ended. A host is not silent that
+    /// has sent something which was not read yet, as while a command of the Admin Queue takes long.
     pub fn is_forsaken(&self, now: Instant) -> bool {
         let mut state = self.state();
         if self.heard.swap(false, Ordering::Relaxed) {
             state.heard = now;
         }
         let is_late = state.keep_alive.is_some_and(|most| now.saturating_duration_since(state.heard) > most);
-        is_late && !self.ended.load(Ordering::Relaxed)
+        is_late && !self.ended.load(Ordering::Relaxed) && !state.queues.values().any(|queue| queue.has_input())
     }
 
     /// Ready for commands other than those of Fabrics.

@@ -109,7 +109,7 @@ pub fn read(
         // LSP: events of hosts.
         page::PLACEMENT_EVENTS => subsystem.events().page(command.dword(10) & 1 << 8 != 0),
         page::OPS => ops(subsystem)?,
-        page::DISCOVERY => discovery(subsystem, here),
+        page::DISCOVERY => discovery(&subsystem.nqn, here),
         _ => ocp_smart(subsystem)?,
     };
     let start = usize::try_from(offset).ok().filter(|&start| start <= found.len()).ok_or(Status::INVALID_FIELD)?;
@@ -140,9 +140,9 @@ fn smart(subsystem: &Subsystem, only: Option<&Arc<Namespace>>, controller: &Cont
     const UNIT: u64 = 512_000;
     let server = subsystem.server;
     let namespaces = only.map_or_else(|| server.namespaces(), |only| Arc::from([Arc::clone(only)]));
-    let totals = if only.is_some() { server.totals_of(&namespaces) } else { server.totals() };
+    let totals = only.map_or_else(|| server.totals(), |only| server.totals_of(only));
     let totals = totals.map_err(|_| Status::INTERNAL_ERROR)?;
-    let requests = |op| namespaces.iter().map(|namespace| namespace.answered.requests(op)).sum::<u64>();
+    let requests = |op| only.map_or_else(|| server.answered(op), |only| only.answered.requests(op));
     let mut data = vec![0; 512];
     // Critical warning: a namespace refuses writes.
     if namespaces.iter().any(|namespace| namespace.backing.ailment() == Some(crate::backing::Ailment::FlushFailed)) {
@@ -180,7 +180,6 @@ fn endurance_group(subsystem: &Subsystem) -> Result<Vec<u8>, Status> {
     const UNIT: u64 = 1_000_000_000;
     let server = subsystem.server;
     let totals = server.totals().map_err(|_| Status::INTERNAL_ERROR)?;
-    let requests = |op| server.namespaces().iter().map(|namespace| namespace.answered.requests(op)).sum::<u64>();
     let mut data = vec![0; 512];
     // Available spare.
     data[3] = 100;
@@ -188,8 +187,8 @@ fn endurance_group(subsystem: &Subsystem) -> Result<Vec<u8>, Status> {
         (48, totals.host_read_bytes.div_ceil(UNIT)),
         (64, totals.host_written_bytes.div_ceil(UNIT)),
         (80, totals.media_written_bytes.div_ceil(UNIT)),
-        (96, requests(Op::Read)),
-        (112, requests(Op::Write)),
+        (96, server.answered(Op::Read)),
+        (112, server.answered(Op::Write)),
         (160, server.config.capacity_bytes),
         (176, server.unallocated_bytes()),
     ] {
@@ -201,13 +200,15 @@ fn endurance_group(subsystem: &Subsystem) -> Result<Vec<u8>, Status> {
 /// Vendor-specific: over-provisioning, and state of garbage collection. All numbers are little-endian.
 ///
 /// Header of 64 bytes: version 1 (u16), bytes of an entry (u16), entries (u32), bytes of a block (u64), spare blocks
-/// (u64), blocks that moves still have to hand over (u64), bytes of a page (u64). Then for each namespace, 64 bytes: NSID (u32), the part of its
-/// victims' pages that were valid in millionths (u32: u), OPS blocks (i64), fewest OPS blocks (u64), blocks of its size
-/// (u64), pages that hosts wrote (u64), pages that GC copied (u64), victims (u64), valid pages in them (u64).
+/// (u64), blocks that moves still have to hand over (u64), bytes of a page (u64). Then for each namespace, 64 bytes:
+/// NSID (u32), the part of its victims' pages that were valid in millionths (u32: u), OPS blocks (i64), fewest OPS
+/// blocks (u64), blocks of its size (u64), pages that hosts wrote (u64), pages that GC copied (u64), victims (u64),
+/// valid pages in them (u64).
 fn ops(subsystem: &Subsystem) -> Result<Vec<u8>, Status> {
     const ENTRY: usize = 64;
-    let namespaces = subsystem.server.namespaces();
     let fill = |drive: &mut Drive| {
+        // With the drive locked, so that each of these namespaces still has its tenant.
+        let namespaces = subsystem.server.namespaces();
         let mut data = vec![0; ENTRY * (1 + namespaces.len())];
         put(&mut data, 0, &1u16.to_le_bytes());
         put(&mut data, 2, &exact::<u16>(ENTRY).to_le_bytes());
@@ -293,20 +294,38 @@ fn commands(subsystem: &Subsystem) -> Vec<u8> {
 }
 
 /// Discovery Log Page (5.16.1.23): the one subsystem there is, at the address by which the host reaches it.
-fn discovery(subsystem: &Subsystem, here: SocketAddr) -> Vec<u8> {
+fn discovery(nqn: &str, here: SocketAddr) -> Vec<u8> {
+    // Of a host that reaches an IPv6 socket over IPv4 it is an IPv6 address that only this machine understands.
+    let address = here.ip().to_canonical();
     let mut data = vec![0; 2048];
     // GENCTR; NUMREC; RECFMT is 0.
     put(&mut data, 0, &1u64.to_le_bytes());
     put(&mut data, 8, &1u64.to_le_bytes());
     let entry = &mut data[1024..];
     // TRTYPE TCP, ADRFAM, SUBTYPE NVM subsystem, TREQ: a secure channel is not required.
-    put(entry, 0, &[3, if here.is_ipv4() { 1 } else { 2 }, 2, 2]);
+    put(entry, 0, &[3, if address.is_ipv4() { 1 } else { 2 }, 2, 2]);
     // PORTID; CNTLID: made when a host connects; ASQSZ.
     put(entry, 4, &1u16.to_le_bytes());
     put(entry, 6, &0xffffu16.to_le_bytes());
     put(entry, 8, &MAX_ENTRIES.to_le_bytes());
     put(entry, 32, &text::<32>(&here.port().to_string()));
-    put(entry, 256, subsystem.nqn.as_bytes());
-    put(entry, 512, &text::<256>(&here.ip().to_canonical().to_string()));
+    put(entry, 256, nqn.as_bytes());
+    put(entry, 512, &text::<256>(&address.to_string()));
     data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_family_of_the_discovery_log_is_that_of_its_address() {
+        for (here, family, address) in
+            [("127.0.0.1:4420", 1, "127.0.0.1"), ("[::1]:4420", 2, "::1"), ("[::ffff:192.0.2.7]:4420", 1, "192.0.2.7")]
+        {
+            let log = discovery("nqn.x", here.parse().unwrap());
+            let found = String::from_utf8(log[1024 + 512..].to_vec()).unwrap();
+            assert_eq!((log[1025], found.trim_end_matches([' ', '\0'])), (family, address));
+        }
+    }
 }

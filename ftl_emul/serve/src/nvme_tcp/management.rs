@@ -134,10 +134,7 @@ pub fn attach(subsystem: &Subsystem, command: &Command, data: &[u8]) -> Result<u
         return Err(if attached { Status::ALREADY_ATTACHED } else { Status::NOT_ATTACHED });
     }
     let hosts: BTreeSet<&str> = found.iter().map(|controller| &*controller.host.nqn).collect();
-    for host in hosts {
-        subsystem.server.attach_namespace(&namespace, host, attached).map_err(|e| refused(subsystem, &e))?;
-    }
-    Ok(0)
+    subsystem.server.attach_namespace(&namespace, &hosts, attached).map(|()| 0).map_err(|e| refused(subsystem, &e))
 }
 
 /// Moves OPS blocks from the namespace NSID to that in CDW10 (0: spare blocks); CDW11 is their number.

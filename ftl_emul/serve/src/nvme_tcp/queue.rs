@@ -79,14 +79,6 @@ pub enum When {
     WithOthers,
 }
 
-/// See [`Queue::ready`].
-pub enum Next {
-    /// Do this.
-    Work(Work),
-    /// The connection has ended.
-    Closed,
-}
-
 #[derive(Debug, Default)]
 struct State {
     id: u16,
@@ -235,15 +227,15 @@ impl Queue {
         }
     }
 
-    /// The next command whose data has arrived; waits for it.
-    pub fn ready(&self) -> Next {
+    /// The next command whose data has arrived; waits for it. None once the connection has ended.
+    pub fn ready(&self) -> Option<Work> {
         let mut state = self.state();
         loop {
             if state.closed {
-                return Next::Closed;
+                return None;
             }
             if let Some(work) = state.ready.pop_front() {
-                return Next::Work(work);
+                return Some(work);
             }
             state.idle += 1;
             state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -414,6 +406,12 @@ impl Queue {
         let Ok(_nobody_sends) = self.sending.try_lock() else { return false };
         let mut ready = [PollFd::new(&self.stream, PollFlags::OUT)];
         poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+    }
+
+    /// Whether the host has sent something that was not read yet.
+    pub fn has_input(&self) -> bool {
+        let mut ready = [PollFd::new(&self.stream, PollFlags::IN)];
+        poll(&mut ready, Some(&Timespec::default())).is_ok() && ready[0].revents() == PollFlags::IN
     }
 
     /// Whether the host no longer waits for answers.

@@ -56,6 +56,8 @@ pub struct Subsystem {
     pub not_permitted: OccasionalLog,
     /// Commands of namespace management that failed.
     pub not_managed: OccasionalLog,
+    /// Hosts whose keep alive timeout has expired.
+    pub not_heard: OccasionalLog,
 }
 
 impl Subsystem {
@@ -75,6 +77,7 @@ impl Subsystem {
             stopping: AtomicBool::new(false),
             not_permitted: OccasionalLog::default(),
             not_managed: OccasionalLog::default(),
+            not_heard: OccasionalLog::default(),
         }
     }
 
@@ -218,7 +221,8 @@ impl Subsystem {
             let controllers: Vec<_> = self.controllers().values().map(Arc::clone).collect();
             for controller in controllers {
                 if controller.is_forsaken(now) {
-                    eprintln!("slo-ctl: NVMe/TCP: no keep-alive from {}; closing its connections", controller.host.nqn);
+                    let nqn = &controller.host.nqn;
+                    self.not_heard.say(|| format!("NVMe/TCP: no keep-alive from {nqn}; closing its connections"));
                     controller.end();
                 } else {
                     controller.look_at(&self.server.namespaces());

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::nvme_tcp::command::{Command, Transfer};
 use crate::server::tests::{PAGE, PAGES, make, open};
-use host::{Host, blocks, entry};
+use host::{Host, blocks, entry, with_host_data};
 
 const ENABLE: u32 = 6 << 16 | 4 << 20 | 1;
 const SIZE: u64 = PAGE * PAGES;
@@ -233,6 +233,10 @@ fn only_listed_or_local_hosts_may_connect() {
         (answer.status, answer.result)
     };
     let (_admin, id) = served.admin(false, false);
+    let mut forger = Host::dial(served.address, false, false);
+    forger.nqn = "nqn.2026-11.org.example:a\nslo-ctl: another line of the log";
+    let forged = forger.connect(0, 0xffff, &served.subsystem.nqn, 0);
+    assert_eq!((forged.status, forged.result), (0x182, 0x1_0200), "HOSTNQN");
     assert_eq!(connect(0, 0xffff, "nqn.2026-11.org.example:none"), (0x182, 0x1_0100), "SUBNQN");
     assert_eq!(connect(0, 5, &served.subsystem.nqn), (0x182, 0x1_0010), "no static controllers");
     assert_eq!(connect(1, 0x7777, &served.subsystem.nqn), (0x182, 0x1_0010));
@@ -294,10 +298,13 @@ fn mandatory_features_keep_values_until_a_reset() {
 #[test]
 fn keep_alive_timeout_ends_the_controller_and_reset_its_queues() {
     let served = served();
-    let mut silent = Host::dial(served.address, false, false);
-    assert_eq!(silent.connect(0, 0xffff, &served.subsystem.nqn, 200).status, 0);
-    assert_eq!(silent.stream.read(&mut [0]).unwrap(), 0);
-    until("the controller is gone", || served.subsystem.controller_count() == 0);
+    for _ in 0..3 {
+        let mut silent = Host::dial(served.address, false, false);
+        assert_eq!(silent.connect(0, 0xffff, &served.subsystem.nqn, 200).status, 0);
+        assert_eq!(silent.stream.read(&mut [0]).unwrap(), 0);
+        until("the controller is gone", || served.subsystem.controller_count() == 0);
+    }
+    assert_eq!(served.subsystem.not_heard.left_out(), 2, "hosts that come again and again do not fill the log");
 
     let (mut admin, id) = served.admin(false, false);
     let mut io = served.io(id, 1, false, false);
@@ -318,6 +325,25 @@ fn keep_alive_timeout_ends_the_controller_and_reset_its_queues() {
     drop(admin);
     assert_eq!(last.stream.read(&mut [0]).unwrap(), 0);
     until("the controller is gone", || served.subsystem.controller_count() == 0);
+}
+
+#[test]
+fn host_whose_command_takes_long_keeps_its_controller() {
+    let served = served();
+    let mut admin = Host::dial(served.address, false, false);
+    let connected = admin.connect(0, 0xffff, &served.subsystem.nqn, 300);
+    assert_eq!((connected.status, admin.configure(ENABLE).status), (0, 0));
+    let smart = served.subsystem.server.model.with(|_| {
+        let smart = admin.submit(with_host_data(entry(0x02, u32::MAX, &[(10, 2 | 127 << 16)]), 512), &[]);
+        for _ in 0..15 {
+            thread::sleep(Duration::from_millis(100));
+            admin.submit(entry(0x18, 0, &[]), &[]);
+        }
+        smart
+    });
+    let answer = admin.answer(&[]);
+    assert_eq!((answer.id, answer.status), (smart.unwrap(), 0));
+    assert!((0..15).all(|_| admin.answer(&[]).status == 0));
 }
 
 #[test]

@@ -22,6 +22,7 @@ impl Server {
             return refuse("a move needs two different ends: from and to, one of which may be the spare (null)");
         }
         let mut settings = self.change();
+        [from, to].into_iter().flatten().try_for_each(|end| self.require_present(end))?;
         self.model.with(|drive| drive.request_move(ends.0, ends.1, blocks))??;
         let mut ops_blocks = self.ops_blocks_set(&settings);
         self.moved(&mut ops_blocks, ends.0, ends.1, blocks);
@@ -58,7 +59,7 @@ impl Server {
 
     /// Sets the weight of a namespace permanently.
     pub fn set_weight(&self, namespace: &Namespace, weight: f64) -> Result<(), ServeError> {
-        let mut settings = self.change();
+        let mut settings = self.change_of(namespace)?;
         let before = settings.of(&namespace.name).weight.unwrap_or(namespace.origin.config.weight);
         self.model.set_weight(namespace.tenant, weight)?;
         let kept = settings.change(&self.folder, |s| s.of_mut(&namespace.name).weight = Some(weight));
@@ -77,7 +78,7 @@ impl Server {
 
     /// Sets or removes the limits of a namespace permanently.
     pub fn set_limit(&self, namespace: &Namespace, limit: Limit) -> Result<(), ServeError> {
-        let mut settings = self.change();
+        let mut settings = self.change_of(namespace)?;
         let kept = settings.of(&namespace.name);
         let before = Limit { iops: kept.limit_iops, bytes_s: kept.limit_bytes_s };
         self.model.set_limit(namespace.tenant, limit)?;
@@ -98,7 +99,7 @@ impl Server {
         if size_bytes == 0 || size_bytes % page != 0 || size_bytes > 1 << 62 {
             return refuse(format!("a size must be a whole number of pages of {}, and at least one", size_text(page)));
         }
-        let mut settings = self.change();
+        let mut settings = self.change_of(namespace)?;
         let before = namespace.size_bytes();
         let growing = size_bytes >= before;
         let taken = if growing {

@@ -5,11 +5,13 @@
 //! released. The settings list a file that a crash in between leaves behind as one to be removed, which the next start
 //! does.
 
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::ops::Add;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -114,9 +116,11 @@ impl Server {
             kept.map(|()| namespace)
         });
         let made = Arc::new(made.inspect_err(|_| drop(remove_files(&self.folder, &mut settings)))?);
-        self.replace_namespaces(&settings, |list| {
+        self.publish(&settings, |present| {
+            let mut list = present.namespaces.to_vec();
             let place = list.partition_point(|n| n.nsid() < nsid);
             list.insert(place, Arc::clone(&made));
+            present.namespaces = list.into();
         });
         Ok(made)
     }
@@ -151,10 +155,7 @@ impl Server {
     /// Deletes a namespace and its data permanently. Requests in progress are completed, later ones refused.
     pub fn delete_namespace(&self, namespace: &Arc<Namespace>) -> Result<(), ServeError> {
         let placement = self.config.flash()?.placement();
-        let mut settings = self.change();
-        if !self.namespaces().iter().any(|n| n.serial == namespace.serial) {
-            return refuse(format!("namespace {:?} no longer exists", namespace.name));
-        }
+        let mut settings = self.change_of(namespace)?;
         if self.time_scale.is_some() {
             // A limit must not make this wait.
             self.model.set_limit(namespace.tenant, Limit::default())?;
@@ -169,7 +170,10 @@ impl Server {
             let _without_clock = self.model.set_limit(namespace.tenant, limit);
             return Err(e);
         }
-        self.replace_namespaces(&settings, |list| list.retain(|n| n.serial != namespace.serial));
+        self.publish(&settings, |present| {
+            present.answered_by_deleted.add(&namespace.answered);
+            present.namespaces = present.namespaces.iter().filter(|n| n.serial != namespace.serial).cloned().collect();
+        });
         // It is deleted now; remaining work is done by the next start at the latest.
         let released = self.release_pages(namespace);
         let released = released.and_then(|()| Ok(self.model.with(|drive| drive.delete_tenant(namespace.tenant))??));
@@ -232,7 +236,7 @@ impl Server {
         for &(from, to, blocks) in &cancelled {
             self.moved(&mut ops_blocks, to, from, blocks);
         }
-        let totals = self.model.with(|drive| totals(drive, namespace.tenant))??;
+        let totals = self.totals_of(namespace)?;
         let present = self.namespaces();
         let place = present.iter().position(|n| n.serial == namespace.serial);
         if let (Placement::Shared, Some(place)) = (placement, place) {
@@ -264,13 +268,20 @@ impl Server {
         })
     }
 
-    /// Attaches a namespace to an NVMe host, or detaches it, permanently.
-    pub fn attach_namespace(&self, namespace: &Namespace, host_nqn: &str, attached: bool) -> Result<(), ServeError> {
-        let mut settings = self.change();
+    /// Attaches a namespace to NVMe hosts, or detaches it from them, permanently: all of them or none.
+    pub fn attach_namespace(
+        &self,
+        namespace: &Namespace,
+        host_nqns: &BTreeSet<&str>,
+        attached: bool,
+    ) -> Result<(), ServeError> {
+        let mut settings = self.change_of(namespace)?;
         let mut hosts = settings.of(&namespace.name).hosts.unwrap_or_default();
-        hosts.set(host_nqn, attached);
+        for host_nqn in host_nqns {
+            hosts.set(host_nqn, attached);
+        }
         if hosts.listed() > MAX_LISTED_HOSTS {
-            return refuse(format!("namespace {} already lists {MAX_LISTED_HOSTS} hosts", namespace.name));
+            return refuse(format!("namespace {} would list more than {MAX_LISTED_HOSTS} hosts", namespace.name));
         }
         settings.change(&self.folder, |s| s.of_mut(&namespace.name).hosts = Some(hosts.clone()))?;
         namespace.set_hosts(hosts);
@@ -309,34 +320,31 @@ impl Server {
 
     /// What all namespaces have read and written since the device was created, those that were deleted included.
     pub fn totals(&self) -> Result<Totals, ServeError> {
-        let (settings, namespaces) = self.present();
-        Ok(settings.totals_of_deleted + self.totals_of(&namespaces)?)
-    }
-
-    /// Amount that some namespaces have read and written.
-    pub fn totals_of(&self, namespaces: &[Arc<Namespace>]) -> Result<Totals, ServeError> {
         if self.config.flash().is_err() {
-            // Disks have no placement, so only host writes count.
-            let of = |op| namespaces.iter().map(|namespace| namespace.answered.bytes(op)).sum();
-            let (read, written) = (of(Op::Read), of(Op::Write));
-            return Ok(Totals {
-                host_read_bytes: read,
-                host_written_bytes: written,
-                media_read_bytes: read,
-                media_written_bytes: written,
-                erased_bytes: 0,
-            });
+            return Ok(self.namespaces().iter().map(|n| totals_of_disk(n)).fold(Totals::default(), Totals::add));
         }
-        let add = |sum: Totals, drive: &Drive, n: &Namespace| Ok::<_, FtlError>(sum + totals(drive, n.tenant)?);
-        Ok(self.model.with(|drive| namespaces.iter().try_fold(Totals::default(), |sum, n| add(sum, drive, n)))??)
+        Ok(self.model.with(|drive| {
+            // With the drive locked, so that each of these namespaces still has its tenant.
+            let (settings, namespaces) = self.present();
+            let add = |sum, n: &Arc<Namespace>| Ok::<_, FtlError>(sum + totals_of_flash(drive, n.tenant)?);
+            namespaces.iter().try_fold(settings.totals_of_deleted, add)
+        })??)
     }
 
-    fn replace_namespaces(&self, settings: &Settings, change: impl FnOnce(&mut Vec<Arc<Namespace>>)) {
-        self.publish(settings, |namespaces| {
-            let mut list = namespaces.to_vec();
-            change(&mut list);
-            *namespaces = list.into();
-        });
+    /// What one namespace has read and written.
+    pub fn totals_of(&self, namespace: &Namespace) -> Result<Totals, ServeError> {
+        if self.config.flash().is_err() {
+            return Ok(totals_of_disk(namespace));
+        }
+        Ok(self.model.with(|drive| totals_of_flash(drive, namespace.tenant))??)
+    }
+
+    /// Requests of a kind that all namespaces have answered since the start, those that were deleted since included.
+    #[must_use]
+    pub fn answered(&self, op: Op) -> u64 {
+        let present = self.present.read().unwrap_or_else(PoisonError::into_inner);
+        let answered: u64 = present.namespaces.iter().map(|n| n.answered.requests(op)).sum();
+        present.answered_by_deleted.requests(op) + answered
     }
 }
 
@@ -359,8 +367,19 @@ fn least_ops(drive: &Drive, placement: Placement) -> u64 {
     drive.min_ops_blocks()
 }
 
-/// Amount that a namespace has read and written.
-fn totals(drive: &Drive, tenant: TenantId) -> Result<Totals, FtlError> {
+/// Disks have no placement, so only what hosts ask for counts.
+fn totals_of_disk(namespace: &Namespace) -> Totals {
+    let [read, written] = [Op::Read, Op::Write].map(|op| namespace.answered.bytes(op));
+    Totals {
+        host_read_bytes: read,
+        host_written_bytes: written,
+        media_read_bytes: read,
+        media_written_bytes: written,
+        erased_bytes: 0,
+    }
+}
+
+fn totals_of_flash(drive: &Drive, tenant: TenantId) -> Result<Totals, FtlError> {
     let (pages, map) = (drive.counters(tenant)?, drive.mapping_counters(tenant)?);
     let page = u64::from(drive.geometry().page_bytes);
     let media_reads = pages.host_page_reads + pages.rmw_page_reads + pages.gc_page_writes + map.map_reads;

@@ -327,6 +327,73 @@ fn nobody_waits_to_read_while_a_change_takes_long() {
 }
 
 #[test]
+fn a_change_of_a_deleted_namespace_does_not_reach_the_one_that_has_its_tenant() {
+    let folder = tempfile::tempdir().unwrap();
+    make(folder.path(), "page", true, 8);
+    let parameters =
+        Parameters { device: Some(folder.path().to_owned()), latency: Latency::Real, ..Parameters::default() };
+    let server = Server::open(&parameters).unwrap();
+    let gone = Arc::clone(&server.namespaces()[1]);
+    server.delete_namespace(&gone).unwrap();
+    let made = server.create_namespace(Wanted { size_bytes: PAGES * PAGE, ..Wanted::default() }).unwrap();
+    assert_eq!(made.tenant, gone.tenant);
+    let (before, settings) = (checked(&server), server.settings());
+    for refused in [
+        server.resize(&gone, PAGE, false),
+        server.move_ops(Some(&gone), None, 1),
+        server.move_ops(None, Some(&gone), 1),
+        server.set_weight(&gone, 7.0),
+        server.set_limit(&gone, Limit { iops: Some(1.0), bytes_s: None }),
+        server.attach_namespace(&gone, &BTreeSet::from(["nqn.x"]), false),
+        server.delete_namespace(&gone),
+    ] {
+        assert!(refused.unwrap_err().to_string().contains("no longer exists"));
+    }
+    assert_eq!((checked(&server), server.settings()), (before, settings));
+}
+
+#[test]
+fn statistics_are_given_while_a_namespace_is_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    make(folder.path(), "page", true, 8);
+    let server = open(folder.path());
+    let answer = |command: &[u8]| {
+        let answer = protocol::answer(&server, &mut protocol::Session::new(true), command);
+        serde_json::from_slice::<serde_json::Value>(&answer).unwrap()["ok"] == true
+    };
+    let gone = server.namespaces()[1].tenant;
+    let settings = server.change();
+    std::thread::scope(|scope| {
+        let asked = server.model.with(|drive| {
+            let asked = [scope.spawn(|| server.totals().is_ok()), scope.spawn(|| answer(br#"{"v":1,"op":"stats"}"#))];
+            // They wait for the drive by then.
+            std::thread::sleep(Duration::from_millis(200));
+            server.publish(&settings, |present| {
+                present.namespaces = present.namespaces.iter().filter(|n| n.tenant != gone).cloned().collect();
+            });
+            drive.delete_tenant(gone).unwrap();
+            asked
+        });
+        assert_eq!(asked.unwrap().map(|asked| asked.join().unwrap()), [true, true]);
+    });
+}
+
+#[test]
+fn a_namespace_is_attached_to_all_given_hosts_or_to_none() {
+    let folder = tempfile::tempdir().unwrap();
+    make(folder.path(), "page", true, 8);
+    let server = open(folder.path());
+    let namespace = &server.namespaces()[0];
+    let hosts: Vec<String> = (0..65).map(|number| format!("nqn.{number:02}")).collect();
+    let all: BTreeSet<&str> = hosts.iter().map(|host| &**host).collect();
+    server.attach_namespace(namespace, &all, false).unwrap_err();
+    assert!(hosts.iter().all(|host| namespace.is_attached_to(host)));
+    server.attach_namespace(namespace, &BTreeSet::from([&*hosts[0], &*hosts[64]]), false).unwrap();
+    let attached: Vec<bool> = [0, 1, 64].iter().map(|&number| namespace.is_attached_to(&hosts[number])).collect();
+    assert_eq!(attached, [false, true, false]);
+}
+
+#[test]
 fn refused_change_is_not_stored() {
     let folder = tempfile::tempdir().unwrap();
     make(folder.path(), "page", true, 8);
@@ -390,9 +457,9 @@ fn totals_never_decrease_when_a_namespace_is_deleted() {
         }
     }
     let before = server.totals().unwrap();
-    assert_eq!(before.host_written_bytes, 3 * 2 * PAGES * PAGE);
+    assert_eq!((before.host_written_bytes, server.answered(Op::Write)), (3 * 2 * PAGES * PAGE, 3 * 2 * PAGES));
     server.delete_namespace(&namespaces[1]).unwrap();
-    assert_eq!(server.totals().unwrap(), before);
+    assert_eq!((server.totals().unwrap(), server.answered(Op::Write)), (before, 3 * 2 * PAGES));
     server.stop().unwrap();
     drop(server);
     assert_eq!(open(folder.path()).totals().unwrap(), before);

@@ -72,8 +72,7 @@ impl BlockRequest {
     pub fn parse(memory: &GuestMemoryMmap, descriptors: impl Iterator<Item = Descriptor>) -> Option<Self> {
         let (mut readable, mut writable): (Vec<Segment>, Vec<Segment>) = (Vec::new(), Vec::new());
         let mut in_order = true;
-        // One more each for the header and the status.
-        for descriptor in descriptors.take(exact::<usize>(MAX_SEGMENTS) + 2) {
+        for descriptor in descriptors {
             let segment = Segment { address: descriptor.addr(), length: descriptor.len() };
             if descriptor.is_write_only() {
                 writable.push(segment);
@@ -88,8 +87,10 @@ impl BlockRequest {
         let status = last.address.0.checked_add(u64::from(last.length)).map(GuestAddress)?;
         let mut header = [0; HEADER_BYTES];
         let malformed = Self { kind: Kind::Malformed, sector: 0, data: Vec::new(), data_bytes: 0, status };
+        // One more each for the header and the status.
+        let are_too_many = readable.len() + writable.len() > exact::<usize>(MAX_SEGMENTS) + 2;
         // No assumption about how a request is divided among descriptors (2.7.4).
-        if !in_order || !take_header(memory, &mut readable, &mut header) {
+        if !in_order || are_too_many || !take_header(memory, &mut readable, &mut header) {
             return Some(malformed);
         }
         let of = |from: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| header[from + byte]));

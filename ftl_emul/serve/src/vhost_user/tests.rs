@@ -113,6 +113,23 @@ fn request_beyond_the_end_or_memory_fails() {
 }
 
 #[test]
+fn request_of_more_descriptors_than_there_may_be_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let (disk, memory) = (disk(folder.path()), memory());
+    for (kind, data) in [(VIRTIO_BLK_T_IN, WRITABLE), (VIRTIO_BLK_T_OUT, 0)] {
+        put_header(&memory, kind, 0);
+        for (segments, status) in [(126, VIRTIO_BLK_S_OK), (127, VIRTIO_BLK_S_IOERR), (1000, VIRTIO_BLK_S_IOERR)] {
+            let parts: Vec<_> = [(0, 16, 0)]
+                .into_iter()
+                .chain((0..segments).map(|_| (8192, 512, data)))
+                .chain([(STATUS, 1, WRITABLE)])
+                .collect();
+            assert_eq!(ask(&disk, &memory, &parts).map(|(found, _)| found), Some(status), "{segments}");
+        }
+    }
+}
+
+#[test]
 fn guest_that_breaks_its_queue_again_and_again_does_not_fill_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Arc::new(disk(folder.path()));

@@ -27,6 +27,9 @@ impl Array {
 
     /// Passes requests to the disks while they have room.
     pub(super) fn issue(&mut self) {
+        if self.scheduler.is_spent() {
+            self.restart_scheduler(self.scheduler.policy());
+        }
         while self.in_flight < self.queue_depth {
             let Some(number) = self.scheduler.take_next() else { return };
             let now_ns = self.now_ns;

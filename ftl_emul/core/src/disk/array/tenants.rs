@@ -53,7 +53,7 @@ impl Array {
 
     /// Sets the weight of a tenant's device time; finite and above 0.
     pub fn set_weight(&mut self, tenant: TenantId, weight: f64) -> Result<(), FtlError> {
-        let entity = &mut self.tenants.get_mut(usize::from(tenant.0)).ok_or_else(|| unknown(tenant))?.entity;
+        let entity = &mut self.tenants.get_mut(usize::from(tenant.0)).ok_or(FtlError::UnknownTenant(tenant.0))?.entity;
         self.scheduler.set_weight(tenant.0, entity, weight)
     }
 
@@ -76,14 +76,10 @@ impl Array {
     }
 
     fn tenant(&self, tenant: TenantId) -> Result<&Tenant, FtlError> {
-        self.tenants.get(usize::from(tenant.0)).ok_or_else(|| unknown(tenant))
+        self.tenants.get(usize::from(tenant.0)).ok_or(FtlError::UnknownTenant(tenant.0))
     }
 
     pub(super) fn tenant_mut(&mut self, tenant: TenantId) -> Result<&mut Tenant, FtlError> {
-        self.tenants.get_mut(usize::from(tenant.0)).ok_or_else(|| unknown(tenant))
+        self.tenants.get_mut(usize::from(tenant.0)).ok_or(FtlError::UnknownTenant(tenant.0))
     }
-}
-
-fn unknown(tenant: TenantId) -> FtlError {
-    FtlError::State(format!("there is no tenant {}", tenant.0))
 }

@@ -4,7 +4,6 @@ use std::io::Write;
 
 use ftl_core::Op;
 
-use super::host::with_host_data;
 use super::*;
 use crate::namespace::Flags;
 

@@ -1,6 +1,5 @@
 //! Namespaces that hosts create, attach and delete, and their visibility to several hosts.
 
-use super::host::with_host_data;
 use super::*;
 
 /// The host's data for a new namespace of this many blocks.
@@ -92,7 +91,10 @@ fn namespace_is_created_attached_used_detached_and_deleted() {
     assert_eq!(attach(&mut admin, 1, 1, &[id]), 0, "one of device.toml");
     assert_eq!(u32_at(&admin.identify(2, 0).data, 0), 3);
 
+    let commands = |admin: &mut Host| [64, 80].map(|at| u64_at(&admin.log(2, 512).data, at));
+    let before = commands(&mut admin);
     assert_eq!(admin.run(entry(0x0d, u32::MAX, &[(10, 1)])).status, 0);
+    assert_eq!((before, commands(&mut admin)), ([1, 1], before), "read and write commands of namespaces that are gone");
     assert_eq!(u64_at(&admin.identify(1, 0).data, 296), 3 * SIZE);
     assert_eq!(admin.identify(0x10, 0).data, [0; 4096]);
 }

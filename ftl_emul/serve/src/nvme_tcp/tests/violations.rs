@@ -4,7 +4,6 @@ use std::io::Write;
 
 use proptest::prelude::*;
 
-use super::host::with_host_data;
 use super::*;
 
 #[test]
