@@ -107,6 +107,7 @@ def test_user_of_each_slo_change_is_in_the_history(tmp_path: Path) -> None:
         daemon.epoch()
         daemon.controller.change_slos(["web"], SloUpdate({"weight": 3.0}), user="alice")
         daemon.controller.change_slos(["web"], UNSET, user="bob", dry_run=True)
+        daemon.controller.change_slos(["web"], SloUpdate({"weight": 3.0}), user="carol")  # as it was
         daemon.epoch()
         found = daemon.controller.history("web", None, None, 10)
     assert [event.text for event in folded_events([found]) if event.text.startswith("SLO:")] == [
