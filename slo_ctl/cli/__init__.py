@@ -24,9 +24,10 @@ _IN_ASCII = {
 }
 
 
-def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
     """What stands for characters that an output cannot take; `?` for those without a like."""
-    assert isinstance(error, UnicodeEncodeError)
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
     unknown = error.object[error.start : error.end]
     return "".join(_IN_ASCII.get(character, "?") for character in unknown), error.end
 

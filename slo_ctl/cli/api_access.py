@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 from slo_ctl.base.errors import DeniedError, FailedError, SilentError, UnreachableError, UserError
 from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.base.patterns import is_pattern
-from slo_ctl.cli.options import root_option
+from slo_ctl.base.text import root_option
 from slo_ctl.daemon.files import DaemonPlaces
 
 if TYPE_CHECKING:
