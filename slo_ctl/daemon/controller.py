@@ -156,7 +156,8 @@ class DaemonController:
             after = self._store.change(vms, change, check, dry_run=dry_run)
             if changed and not dry_run:
                 names, text = ", ".join(changed), update_text(change)
-                log.info("VM %s: %s %s", printable(names), user, text, extra={"vm": tuple(changed)})
+                if user:
+                    log.info("VM %s: %s %s", printable(names), user, text, extra={"vm": tuple(changed)})
                 event = SloChange(time.time(), user, text)
                 self._slo_changes.extend((vm, event) for vm in changed)
         if not dry_run:
