@@ -178,6 +178,7 @@ _NO_TRACES = (
     (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it: 7z x"),
     (257, b"ustar", "a tar archive", "unpack it: tar -xf"),
     (0, b"BZh", "compressed with bzip2", "decompress it with bunzip2, or compress it with gzip, xz or zstd"),
+    (0, b"PAR1", "a Parquet file", "write its requests as CSV, as described in docs/replay.md (Traces)"),
     (0, b"\xff\xfe", "text in UTF-16", _UTF_8),
     (0, b"\xfe\xff", "text in UTF-16", _UTF_8),
 )

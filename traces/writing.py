@@ -23,7 +23,8 @@ _RESERVE_BYTES = 256 << 10
 """Space for buffered data of a compressor, and for the footer: zstd has blocks of 128 KiB."""
 
 
-_OTHER_COMPRESSIONS = (".bz2", ".zip", ".7z", ".lz4", ".lzma", ".tgz")
+_OTHER_KINDS = (".bz2", ".zip", ".7z", ".lz4", ".lzma", ".tgz", ".parquet")
+"""Suffixes of files that a trace is not: other compressions, and tables."""
 
 
 class TraceWriter:
@@ -46,7 +47,7 @@ class TraceWriter:
 
         `reserve`: space is allocated before each batch, so that a batch that does not fit on the disk fails
         before anything of it is written, and the trace can still be completed. Raises ValueError for a format
-        without a writer, TraceError for a file that exists or has the suffix of another compression.
+        without a writer, TraceError for a file that exists or has the suffix of another kind of file.
         """
         row = FORMATS.get(format_)
         if row is None or row.write is None:
@@ -57,7 +58,7 @@ class TraceWriter:
         self._reserve = reserve
         self._reserved_bytes = 0
         self._writer = row.write()
-        if self.path.suffix.lower() in _OTHER_COMPRESSIONS:
+        if self.path.suffix.lower() in _OTHER_KINDS:
             reason = f"{self.path.suffix} cannot be written"
             raise TraceError(
                 self.path, reason, hint="name a file with .gz, .xz or .zst, or without any of them"

@@ -17,6 +17,7 @@ from pathlib import Path
 from slo_ctl.act.cgroup import check_device_number
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.base.kernel_files import read_bounded, write_line
+from slo_ctl.host.block_device import nearest_with_scheduler
 from slo_ctl.model.setting import ActError, Knob, Lever, SettingValue
 
 NONE = "none"
@@ -133,7 +134,7 @@ def check_has_scheduler(folder: Path) -> None:
         raise ActError(f"{name} is a partition: only {whole} has a scheduler", f"use {whole}")
     if (folder / "queue" / "scheduler").exists():
         return
-    below = sorted(path.name for path in (folder / "slaves").glob("*"))
+    below = nearest_with_scheduler(folder)
     on = (
         f"use the devices below it: {', '.join(below)}"
         if below

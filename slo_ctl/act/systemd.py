@@ -19,9 +19,9 @@ from slo_ctl.act.cgroup import LATENCY, CgroupActuator, NoControllerError
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.base.clock import wait_for
 from slo_ctl.decide.device_use import unit_of
-from slo_ctl.host.block_device import device_node, device_number
+from slo_ctl.host.block_device import device_node, device_number, origin
 from slo_ctl.host.calls import TIMEOUT_S, BoundedCalls
-from slo_ctl.model.host import BFQ, DEFAULT_WEIGHT, IO_COST
+from slo_ctl.model.host import BFQ, DEFAULT_WEIGHT, IO_COST, parse_device_number
 from slo_ctl.model.setting import ActError, Knob, Lever
 
 # systemd's weights: IOWeight= 1..10000, which is mapped to 1..1000 for bfq.
@@ -108,9 +108,23 @@ class SystemdActuator(Actuator[float | None]):
         self._calls.close()
 
     def normalise(self, knob: Knob, value: float | None) -> float | None:
-        """As the cgroup rounds it; the default weight counts as not set."""
+        """As the cgroup rounds it; the default weight counts as not set.
+
+        Raises ActError for a device for which systemd would set the value of another one.
+        """
+        if knob.device and value is not None:
+            self._refuse_another_device(knob.device)
         normal = self._cgroups.normalise(_cgroup_knob(knob), value)
         return None if _is_weight(knob) and normal == DEFAULT_WEIGHT else normal
+
+    def _refuse_another_device(self, device: str) -> None:
+        number = parse_device_number(device)
+        if number is None or (below := origin(number, self._sys)) == number:
+            return
+        node, disk = (device_node(str(each), self._sys) for each in (number, below))
+        raise ActError(
+            f"systemd would set it on {disk}, which {node} is on", "manage the drive below it instead"
+        )
 
     def read(self, knob: Knob) -> float | None:
         """The value in the cgroup.

@@ -40,7 +40,7 @@ from slo_ctl.api.messages import (
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
 from slo_ctl.config.settings import AccessConfig, Right
-from slo_ctl.model.slo import SLO_KEYS, SloError, SloUpdate, parse_change, update_text
+from slo_ctl.model.slo import SLO_KEYS, SloError, SloUpdate, parse_change
 from slo_ctl.model.status import Health, HostStatus, Plan, VmSlo
 from slo_ctl.model.status_json import plain, to_text
 from slo_ctl.record.history_reader import NotInHistoryError, VmHistory
@@ -282,14 +282,9 @@ class Api:
             raise RefusalError(f"VM {names}: {error.message}", error.hint) from None
         if not change.is_set and not change.unset:
             raise RefusalError(f"VM {names}: no fields to set", 'such as {"fields": {"weight": 3}}')
-        slos = self._controller.change_slos(
+        return self._controller.change_slos(
             vms, change, user=request.user, force=body.force, dry_run=body.dry_run
         )
-        if not body.dry_run:
-            log.info(
-                "VM %s: %s %s", printable(names), request.user, update_text(change), extra={"vm": tuple(vms)}
-            )
-        return slos
 
     # The daemon's loop and history.
 

@@ -1,10 +1,12 @@
-"""Text for display: names made safe for a terminal, counts and lists in sentences."""
+"""Text for display: names made safe for a terminal, options in commands, counts and lists in sentences."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Collection
+from pathlib import Path
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
@@ -25,6 +27,11 @@ def printable(text: str) -> str:
 def toml_key(name: str) -> str:
     """A name as a key of TOML, such as in `[vm.NAME]`: in quotes unless it needs none."""
     return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def root_option(root: Path | None) -> str:
+    """` --root DIR` for the end of a command in a hint; empty without one."""
+    return f" --root {shlex.quote(str(root))}" if root is not None else ""
 
 
 def cut(text: str) -> str:

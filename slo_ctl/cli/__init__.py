@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gc
 import os
 import signal
@@ -13,14 +14,33 @@ _COLLECT_AFTER_OBJECTS = 300_000
 """Objects after which cyclic garbage is collected: more than most commands create, which is by imports."""
 
 
+_IN_ASCII = {
+    "\N{EN DASH}": "-",
+    "\N{NON-BREAKING HYPHEN}": "-",
+    "\N{MINUS SIGN}": "-",
+    "\N{PLUS-MINUS SIGN}": "+-",
+    "\N{MICRO SIGN}": "u",
+    "\N{NO-BREAK SPACE}": " ",
+}
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
+    """What stands for characters that an output cannot take; `?` for those without a like."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    unknown = error.object[error.start : error.end]
+    return "".join(_IN_ASCII.get(character, "?") for character in unknown), error.end
+
+
 def _prepare_output() -> None:
-    """Have an output that was closed lead nowhere, and one of a few characters take all: `?` for others."""
+    """Have an output that was closed lead nowhere, and one of a few characters take all: ASCII for others."""
+    codecs.register_error("ascii", _in_ascii)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - until the end
         elif stream.encoding.lower().replace("-", "") != "utf8":
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="ascii")
 
 
 def _flush_output() -> None:

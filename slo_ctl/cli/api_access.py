@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 from slo_ctl.base.errors import DeniedError, FailedError, SilentError, UnreachableError, UserError
 from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.base.patterns import is_pattern
+from slo_ctl.base.text import root_option
 from slo_ctl.daemon.files import DaemonPlaces
 
 if TYPE_CHECKING:
@@ -89,5 +90,5 @@ def start_hint(root: Path | None, reason: str) -> str:
     if os.strerror(errno.EACCES) in reason:
         return "run as root, or join the group of [api] group (default: slo-ctl)"
     if root is not None:
-        return f"start it with: slo-ctl daemon --root {root}"
+        return f"start it with: slo-ctl daemon{root_option(root)}"
     return "start it with: systemctl start slo-ctld, or slo-ctl daemon in a terminal"

@@ -17,7 +17,7 @@ from slo_ctl.cli.options import CONFIG, JSON, ROOT, check_config, check_root
 from slo_ctl.cli.output import print_json, print_lines, stdout_console, warn, warn_notes
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.host.block_device import BY_ID, device_behind, device_number, devices_below, lasting_link
-from slo_ctl.host.nvme.drive import nsid_of
+from slo_ctl.host.nvme.drive import controller_at, nsid_of
 
 if TYPE_CHECKING:
     from slo_ctl.config.settings import Config, DeviceConfig
@@ -98,7 +98,7 @@ def _not_lasting(devices: _Devices) -> Iterator[tuple[DeviceConfig, str]]:
 
 
 def _is_device(path: Path) -> bool:
-    return path.is_block_device() or path.is_char_device()
+    return path.is_block_device() or controller_at(str(path), SYS) is not None
 
 
 def _not_devices(devices: _Devices) -> Iterator[tuple[DeviceConfig, str]]:
@@ -107,7 +107,7 @@ def _not_devices(devices: _Devices) -> Iterator[tuple[DeviceConfig, str]]:
         if not path.exists():
             yield device, f"there is no {path} now"
         elif not _is_device(path):
-            yield device, f"{path} is not a device now"
+            yield device, f"{path} is neither a block device nor an NVMe controller now"
 
 
 def _same_disks(devices: _Devices) -> Iterator[tuple[DeviceConfig, str]]:

@@ -12,7 +12,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import check_trusted
 from slo_ctl.base.keyvalue import join_pairs, split_pairs
 from slo_ctl.base.progress import drive_writes_on
-from slo_ctl.base.text import counted
+from slo_ctl.base.text import counted, root_option
 from slo_ctl.cli import device_namespace, device_policy, profile, write_size
 from slo_ctl.cli.completion import (
     complete_device,
@@ -20,7 +20,7 @@ from slo_ctl.cli.completion import (
     complete_latency,
     complete_preset,
 )
-from slo_ctl.cli.options import DEVICE, JSON, LABORATORY, QUIET, ROOT, YES, confirm, device_store, root_option
+from slo_ctl.cli.options import DEVICE, JSON, LABORATORY, QUIET, ROOT, YES, confirm, device_store
 from slo_ctl.cli.output import print_json, print_lines, stdout_console, warn, warn_notes
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import typer
 from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.base.text import counted
+from slo_ctl.base.text import counted, root_option
 from slo_ctl.cli.completion import complete_namespace, namespaces
-from slo_ctl.cli.options import DEVICE, ROOT, YES, bytes_of, confirm, device_store, root_option
+from slo_ctl.cli.options import DEVICE, ROOT, YES, bytes_of, confirm, device_store
 from slo_ctl.cli.output import print_lines, warn, warn_notes
 from slo_ctl.host.sockets import is_listening
 from slo_ctl.model.host import Tenant

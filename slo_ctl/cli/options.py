@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -113,11 +112,6 @@ ALLOW_WRITE_HELP = (
 def processes(jobs: int | None) -> int:
     """The number of worker processes that `--jobs` asks for."""
     return jobs or os.cpu_count() or 1
-
-
-def root_option(root: Path | None) -> str:
-    """` --root DIR` for the end of a command in a hint; empty without one."""
-    return f" --root {shlex.quote(str(root))}" if root is not None else ""
 
 
 def time_s_of(option: str, text: str, example: str = "60s") -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -74,7 +75,7 @@ def record(
     if json_:
         print_json(recording.plain())
     else:
-        _print(recording)
+        print_recording(recording)
     dropped = sum(vm.dropped for vm in recording.vms)
     if dropped:
         warn(f"slo-ctl: {counted(dropped, 'request')} not recorded: too many at a time")
@@ -141,7 +142,8 @@ def _named_disks(block: Sequence[str]) -> dict[str, Path]:
     return disks
 
 
-def _print(recording: Recording) -> None:
+def print_recording(recording: Recording) -> None:
+    """The requests of each VM, and the command that replays them."""
     from slo_ctl.show.terminal import print_rows
 
     headings = ("VM", "REQUESTS", "IOPS", "READ", "WRITTEN", "BUSY", "OUTSTANDING", "DROPPED", "REPLAYED")
@@ -161,4 +163,4 @@ def _print(recording: Recording) -> None:
     ]
     print_rows(stdout_console(), headings, rows, left=("VM", "REPLAYED"))
     if recording.scenario is not None:
-        print_lines(f"replay it with: slo-ctl replay {recording.scenario}")
+        print_lines(f"replay it with: slo-ctl replay {shlex.quote(str(recording.scenario))}")

@@ -18,8 +18,7 @@ from rich.text import Text
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import ObserveGone, UnreachableError, UserError
 from slo_ctl.base.progress import drive_writes_on
-from slo_ctl.base.text import counted, printable
-from slo_ctl.cli.options import root_option
+from slo_ctl.base.text import counted, printable, root_option
 from slo_ctl.cli.try_clients import Guests
 from slo_ctl.cli.try_host import DEVICE, TryHost
 from slo_ctl.model.status import DEGRADED, HostStatus, Verdict

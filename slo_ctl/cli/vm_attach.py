@@ -11,8 +11,9 @@ from xml.etree import ElementTree
 import typer
 
 from slo_ctl.base.errors import FailedError, UserError
+from slo_ctl.base.text import root_option
 from slo_ctl.cli.completion import complete_device_or_namespace
-from slo_ctl.cli.options import CONNECT, JSON, ROOT, VM, bytes_of, root_option
+from slo_ctl.cli.options import CONNECT, JSON, ROOT, VM, bytes_of
 from slo_ctl.cli.output import print_json, print_lines, warn, warn_notes
 from slo_ctl.cli.vm_host import VmHost
 from slo_ctl.model.host import Tenant

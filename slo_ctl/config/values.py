@@ -122,7 +122,8 @@ def _path(value: object) -> str:
 def _cgroup(value: object) -> str:
     hint = 'write the cgroup as in /proc/PID/cgroup, such as "/slo/web"'
     parts = [part for part in _text(value, hint).split("/") if part]
-    if not parts or any(part in (".", "..") for part in parts):
+    # The mount belongs to the path of the directory, not of the cgroup.
+    if not parts or any(part in (".", "..") for part in parts) or parts[:3] == ["sys", "fs", "cgroup"]:
         raise FieldError("is not a cgroup path", hint)
     return "/" + "/".join(parts)
 

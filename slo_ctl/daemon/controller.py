@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import threading
@@ -20,6 +21,7 @@ from slo_ctl.api.messages import RefusalError
 from slo_ctl.base.clock import wait_for
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.termination import Waker
+from slo_ctl.base.text import printable
 from slo_ctl.config.settings import AccessConfig, Config
 from slo_ctl.daemon.slos import slo_by_source
 from slo_ctl.host.libvirt import DomainXmlError
@@ -28,6 +30,8 @@ from slo_ctl.model.status import Health, HostStatus, Plan, VmSlo
 from slo_ctl.record.history_reader import SloChange, VmHistory, read_vm
 from slo_ctl.record.metrics import Metrics
 from slo_ctl.record.slo_store import SloStore, StoredSlos
+
+log = logging.getLogger("slo_ctl.daemon")
 
 Reply = TypeVar("Reply")
 
@@ -139,18 +143,23 @@ class DaemonController:
         dry_run: bool = False,
     ) -> tuple[VmSlo, ...]:
         notes: dict[str, list[str]] = {}
+        changed: list[str] = []
 
         def check(before: StoredSlos, after: StoredSlos) -> None:
             notes.update((vm, self._check_change(vm, before, change, force=force)) for vm in vms)
             self._check_absent(before, after)
             for vm, note in [*self._overcommitted(vms, after, force=force), *self._unreachable(vms)]:
                 notes[vm].append(note)
+            changed[:] = [vm for vm in vms if before.get(vm) != after.get(vm)]
 
         with self._change_lock:
             after = self._store.change(vms, change, check, dry_run=dry_run)
-            if not dry_run:
-                event = SloChange(time.time(), user, update_text(change))
-                self._slo_changes.extend((vm, event) for vm in vms)
+            if changed and not dry_run:
+                names, text = ", ".join(changed), update_text(change)
+                if user:
+                    log.info("VM %s: %s %s", printable(names), user, text, extra={"vm": tuple(changed)})
+                event = SloChange(time.time(), user, text)
+                self._slo_changes.extend((vm, event) for vm in changed)
         if not dry_run:
             self.request_epoch()
         return tuple(self._vm_slo(vm, after, tuple(notes[vm])) for vm in vms)

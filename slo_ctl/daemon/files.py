@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shlex
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import check_trusted, hint_for, open_lock, try_lock
+from slo_ctl.base.text import root_option
 from slo_ctl.drives.places import Places, places, user_folder
 from slo_ctl.host.sockets import make_socket_folder
 from slo_ctl.model.host import DeviceNumber
@@ -47,7 +47,7 @@ class DaemonPlaces:
             run = Path(runtime) / "slo-ctl" if runtime else devices.run
         self.config = usual_config if config is None else config.absolute()
         self.state, self.run, self.devices = devices.state, run, devices
-        self._root_option = "" if root is None else f" --root {shlex.quote(str(root.absolute()))}"
+        self._root_option = root_option(None if root is None else root.absolute())
 
     @classmethod
     def in_use(cls, root: Path | None = None, config: Path | None = None) -> DaemonPlaces:

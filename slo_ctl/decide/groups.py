@@ -2,7 +2,7 @@
 
 The parts of a maximum add up to it, so that the VMs together never exceed it, wherever their disks are. What
 a VM does not use of its part goes to the others, except for a little headroom that makes a growing demand
-visible. The VMs' own bounds are kept.
+visible. The VMs' own bounds are kept; minimums leave a little of a maximum to each VM.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def divide(total: float, members: Sequence[Claim]) -> dict[str, float]:
 
     `members`: the VMs with their own bounds. All values have the same unit, requests or bytes per second.
     """
-    least = fitting_minimums({m.vm: min(m.minimum, m.maximum) for m in members}, total)
+    minimums = {m.vm: min(m.minimum, m.maximum) for m in members}
+    least = fitting_minimums(minimums, (1.0 - LEAST_SHARE) * total)
     weights = sum(m.weight for m in members)
     demand = {m.vm: m.maximum for m in members}
     for m in members:
@@ -60,6 +61,8 @@ def slos_in_group(
     slos = {}
     for vm, slo in own.items():
         part = replace(slo, **{field: by_vm[vm] for field, by_vm in parts.items()})
+        if part.min_iops is not None and slo.min_iops is not None:
+            part = replace(part, min_iops=max(part.min_iops, slo.min_iops))
         if part.min_iops is not None and part.max_iops is not None:
             # Minimum and maximum are divided by different demands, so that the parts may contradict.
             part = replace(part, min_iops=min(part.min_iops, part.max_iops))

@@ -82,6 +82,36 @@ def devices_below(device: DeviceNumber, sys: Path) -> tuple[DeviceNumber, ...]:
     return tuple(found)
 
 
+def origin(device: DeviceNumber, sys: Path) -> DeviceNumber:
+    """The device whose limits systemd sets when it is asked to set those of `device`.
+
+    From a device on one other, such as a logical volume or dm-crypt, it goes down to the disk.
+    """
+    passed = [device]
+    while True:
+        lower = (sys / "dev" / "block" / str(passed[-1])).glob("slaves/*")
+        numbers = {parse_device_number(read_text(each / "dev").strip()) for each in lower}
+        whole = {whole_device(number, sys) for number in numbers if number is not None}
+        below = whole.pop() if len(whole) == 1 else None
+        if below is None or below in passed:
+            return passed[-1]
+        passed.append(below)
+
+
+def nearest_with_scheduler(folder: Path) -> list[str]:
+    """Names of the disks to which the device at `folder` (in sysfs) passes its requests on.
+
+    A device of which no disk is known stands for itself.
+    """
+    names: set[str] = set()
+    for link in (folder / "slaves").glob("*"):
+        lower = link.resolve()
+        whole = lower.parent if (lower / "partition").exists() else lower
+        known = (whole / "queue" / "scheduler").exists()
+        names.update((not known and nearest_with_scheduler(whole)) or [whole.name])
+    return sorted(names)
+
+
 BY_ID = Path("/dev/disk/by-id")
 _STABLE = ("nvme-uuid.", "nvme-eui.", "nvme-nvme.")
 """Prefixes of udev's links, preferred first: by identifier of the namespace, or by drive and NSID."""
@@ -220,7 +250,7 @@ def _capability(
             "needed)"
         )
         return BlockCapability(device, name, None, limits, problem)
-    if not offered and (lower := sorted(each.name for each in (folder / "slaves").glob("*"))):
+    if not offered and (lower := nearest_with_scheduler(folder)):
         # LVM, device mapper, RAID: requests are passed on to the devices below.
         problem = (
             f"{name} is built on {and_list(lower)} and has no scheduler, and io.cost refuses it (limits "

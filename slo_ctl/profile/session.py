@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -314,5 +315,7 @@ def stored_record(
     """
     found = store.find(identify_target(target, sources))
     if found is None:
-        raise UserError(f"{missing} {target}", f"measure it with: slo-ctl device {command} {target}")
+        raise UserError(
+            f"{missing} {target}", f"measure it with: slo-ctl device {command} {shlex.quote(target)}"
+        )
     return found

@@ -34,11 +34,13 @@ _OVERRUN = re.compile(r"^(?:overrun|dropped events): (\d+)$", re.MULTILINE)
 class BlockSource:
     """Whole block devices, one for each VM."""
 
-    def __init__(self, devices: Mapping[str, Path], instance: Path) -> None:
-        """Start recording; `devices` are by name of the VM. Raises OSError and UserError."""
+    def __init__(
+        self, devices: Mapping[str, Path], numbers: Sequence[tuple[int, int]], instance: Path
+    ) -> None:
+        """Start recording; `devices` are by name of the VM, and `numbers` theirs. Raises OSError."""
         self.name = ", ".join(f"{path} of {vm}" for vm, path in devices.items())
         self._instance = instance
-        self._numbers = [_disk_number(path) for path in devices.values()]
+        self._numbers = numbers
         self._disks = [Path(f"/sys/dev/block/{major}:{minor}") for major, minor in self._numbers]
         self.vms = [
             RecordedVm(vm, _SECTOR_BYTES * int((disk / "size").read_text()))
@@ -119,6 +121,7 @@ class BlockSource:
 @contextmanager
 def block_devices(devices: Mapping[str, Path]) -> Iterator[BlockSource]:
     """Block devices that are being recorded. Raises UserError when that fails."""
+    numbers = _disk_numbers(devices)
     instance = TRACEFS / "instances" / f"{_INSTANCE}{os.getpid()}"
     _remove_instances_of_killed()
     try:
@@ -129,7 +132,7 @@ def block_devices(devices: Mapping[str, Path]) -> Iterator[BlockSource]:
             "run as root, with tracefs mounted: mount -t tracefs tracefs /sys/kernel/tracing",
         ) from None
     try:
-        source = BlockSource(devices, instance)
+        source = BlockSource(devices, numbers, instance)
         try:
             yield source
         finally:
@@ -151,6 +154,16 @@ def _remove_instances_of_killed() -> None:
             # One that another program reads stays.
             with suppress(OSError):
                 left.rmdir()
+
+
+def _disk_numbers(devices: Mapping[str, Path]) -> list[tuple[int, int]]:
+    """Major and minor number of each device. Raises UserError."""
+    numbers: dict[tuple[int, int], str] = {}
+    for vm, path in devices.items():
+        other = numbers.setdefault(_disk_number(path), vm)
+        if other != vm:
+            raise UserError(f"--block: {path} is the device of {other} and of {vm}", "one device for each VM")
+    return list(numbers)
 
 
 def _disk_number(path: Path) -> tuple[int, int]:

@@ -161,7 +161,7 @@ def _pattern(text: str) -> str:
 
 def outcome_text(outcome: PastOutcome) -> str:
     """State, values and reason of a setting."""
-    change = f"{setting_value(outcome.before)} -> {setting_value(outcome.value)}"
+    change = " -> ".join(dict.fromkeys([setting_value(outcome.before), setting_value(outcome.value)]))
     return f"{outcome.state}: {outcome.knob} {change}: {outcome.reason or outcome.why}"
 
 

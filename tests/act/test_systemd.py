@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,22 @@ def test_value_refused_by_systemd_is_reported(systemd: FakeSystemd, tmp_path: Pa
     assert [(each.state, each.reason) for each in outcomes] == [
         (OutcomeState.UNAPPLIED, "300 was written, none is read")
     ] * 2
+
+
+def test_limit_of_a_volume_is_refused_as_systemd_would_set_it_on_the_drive(
+    systemd: FakeSystemd, tmp_path: Path
+) -> None:
+    """The drive may not be managed at all, or have a limit of its own for the same VM."""
+    slaves = block_device(systemd.sys, "dm-0", "253:0", dev="253:0") / "slaves"
+    slaves.mkdir()
+    (slaves / "nvme0n1").symlink_to(systemd.sys / "devices" / "nvme0n1")
+    (systemd.sys / "devices" / "nvme0n1" / "dev").write_text(f"{NVME}\n")
+    keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
+    of_volume = Setting(replace(knob("read_iops"), device="253:0"), 100.0, "web", "its maximum")
+    for (outcome,) in (keeper.plan([of_volume]), keeper.apply([of_volume])):
+        assert outcome.state is OutcomeState.UNAPPLIED
+        assert outcome.reason.startswith("systemd would set it on /dev/nvme0n1, which /dev/dm-0 is on")
+    assert systemd.assigned == []
 
 
 def test_limit_written_without_systemd_is_kept(systemd: FakeSystemd, tmp_path: Path) -> None:

@@ -301,13 +301,13 @@ def test_an_output_that_is_closed_or_not_unicode_is_no_bug_to_report(
     redirection: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     config = tmp_path / "slo-ctl.toml"
-    config.write_text('[vm."\u2013"]\nweight = 2\n', encoding="utf-8")
+    config.write_text('[vm."\u2013\u00b5\u2588"]\nweight = 2\n', encoding="utf-8")
     command = f"exec {sys.executable} -m slo_ctl.cli config show --root {tmp_path} {redirection}"
     result = subprocess.run(
         ["sh", "-c", command], capture_output=True, text=True, check=False, env={**os.environ, **environment}
     )
     assert (result.returncode, result.stderr) == (0, "")
-    assert redirection or "vm.?" in result.stdout
+    assert redirection or "vm.-u?" in result.stdout
 
 
 @pytest.mark.parametrize("noun", ["vm", "device", "trace"])

@@ -36,6 +36,15 @@ def test_valid_configuration_passes_the_check(folder: Path, capsys: pytest.Captu
     assert json.loads(capsys.readouterr().out)["notes"] == [note]
 
 
+def test_check_notes_a_character_device_that_is_no_drive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "slo-ctl.toml").write_text('[[device]]\nname = "fast"\npath = "/dev/null"\n')
+    assert config(tmp_path, "check") == 0
+    problem = "/dev/null is neither a block device nor an NVMe controller now"
+    assert capsys.readouterr().err == f"note: device fast (slo-ctl.toml:1): {problem}\n"
+
+
 @pytest.mark.parametrize(("nsid", "lasting"), [(3, "nvme-Model_Serial_3"), (None, "ata-Model_Serial")])
 def test_check_notes_a_path_that_may_be_another_drive_after_a_boot(
     folder: Path,
@@ -51,6 +60,7 @@ def test_check_notes_a_path_that_may_be_another_drive_after_a_boot(
         (by_id / name).symlink_to(drive if "Model" in name else folder)
     monkeypatch.setattr("slo_ctl.cli.config.BY_ID", by_id)
     monkeypatch.setattr("slo_ctl.cli.config.nsid_of", lambda _number, _sys: nsid)
+    monkeypatch.setattr("slo_ctl.cli.config.controller_at", lambda _path, _sys: "nvme0")
     file = folder / "slo-ctl.toml"
     file.write_text(f'[[device]]\nname = "fast"\npath = "{drive}"\n')
     assert config(folder, "check") == 0

@@ -116,6 +116,13 @@ def test_status_without_a_daemon_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert hint == f"hint: start it with: slo-ctl daemon --root {tmp_path}"
 
 
+def test_start_of_the_daemon_in_a_directory_with_spaces_can_be_pasted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status(tmp_path / "my slo") == 4
+    assert capsys.readouterr().err.endswith(f"start it with: slo-ctl daemon --root '{tmp_path}/my slo'\n")
+
+
 def test_bad_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
         for word in ("webb", "--verdict=fine", "--watch=often", "--watch=0.001", "--watch="):

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.cli.app import run
+from slo_ctl.cli.trace_record import print_recording
+from slo_ctl.replay.recording import RecordedVm, Recording
 from traces import Batch, open_trace
 
 SPC = "0,8,4096,w,0\n1,8,8192,R,0.5\n0,16,512,w,1.25\n1,0,4096,w,90\n"
@@ -114,6 +116,14 @@ def test_convert_refuses_bad_options(
     assert reason in error
     assert len(error.splitlines()) <= 2
     assert list(tmp_path.iterdir()) == [spc]
+
+
+def test_replay_of_a_recording_in_a_directory_with_spaces_can_be_pasted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vms, scenario = [RecordedVm("web", 1 << 20)], tmp_path / "mon day" / "scenario.toml"
+    print_recording(Recording("/dev/loop0 of web", {}, 1.0, vms, scenario))
+    assert f"slo-ctl replay '{tmp_path}/mon day/scenario.toml'\n" in capsys.readouterr().out
 
 
 def test_one_record_is_counted_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

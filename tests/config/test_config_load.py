@@ -336,6 +336,7 @@ def test_only_visible_toml_files_are_read(tmp_path: Path) -> None:
         ("[vm.web]\np99 = 5", 2, "has no unit", '"5ms"'),
         ("[vm.web]\nmax_bandwidth = 'x'", 2, "is not a size", "100MiB"),
         ("[vm.web]\ncgroup = '../x'", 2, "not a cgroup path", "/slo/web"),
+        ("[vm.web]\ncgroup = '/sys/fs/cgroup/slo/web'", 2, "not a cgroup path", "/proc/PID/cgroup"),
         ("[vm.web]\nnamespaces = 'a/b'", 2, "namespaces is not a list", "namespaces = ["),
         ("[vm.web]\nnamespaces = [\n'a/b',\n'c']", 4, "not a namespace of an emulated SSD", "DEVICE/"),
         ("[vm.web]\nnamespaces = ['c']", 2, '[vm.web] namespaces: "c" is not', "DEVICE/"),

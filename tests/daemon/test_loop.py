@@ -102,16 +102,21 @@ def test_slos_of_vm_set_take_effect_in_the_next_epoch(tmp_path: Path) -> None:
         assert verdicts(daemon) == {"web": Verdict.OK}
 
 
-def test_user_of_each_slo_change_is_in_the_history(tmp_path: Path) -> None:
+def test_user_of_each_slo_change_is_in_log_and_history(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "slo_ctl.daemon")
     with daemon_on(tmp_path, FakeObserver()) as daemon:
         daemon.epoch()
         daemon.controller.change_slos(["web"], SloUpdate({"weight": 3.0}), user="alice")
         daemon.controller.change_slos(["web"], UNSET, user="bob", dry_run=True)
+        daemon.controller.change_slos(["web"], SloUpdate({"weight": 3.0}), user="carol")  # as it was
         daemon.epoch()
         found = daemon.controller.history("web", None, None, 10)
     assert [event.text for event in folded_events([found]) if event.text.startswith("SLO:")] == [
         "SLO: set weight=3 by alice"
     ]
+    assert [each for each in caplog.messages if "set" in each] == ["VM web: alice set weight=3"]
 
 
 def test_missing_vm_is_unknown_vm(tmp_path: Path) -> None:

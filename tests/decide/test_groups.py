@@ -30,9 +30,11 @@ def members(draw: st.DrawFn) -> list[Claim]:
 def test_parts_add_up_to_the_total_within_the_bounds_of_each_vm(total: float, members: list[Claim]) -> None:
     parts = divide(total, members)
     assert parts.keys() == {m.vm for m in members}
-    fit = sum(m.minimum for m in members) <= total
+    for_minimums, weights = 0.95 * total, sum(m.weight for m in members)
+    fit = sum(m.minimum for m in members) <= for_minimums
     for m in members:
-        kept = m.minimum if fit else min(m.minimum, total / len(members))
+        kept = m.minimum if fit else min(m.minimum, for_minimums / len(members))
+        kept = max(kept, min(m.maximum, 0.05 * total * m.weight / weights))
         assert kept <= parts[m.vm] * (1 + 1e-9)
         assert parts[m.vm] <= m.maximum
     assert sum(parts.values()) == pytest.approx(min(total, sum(m.maximum for m in members)))
@@ -113,6 +115,19 @@ def test_small_changes_leave_parts_as_they_are() -> None:
     parts = slos_in_group(shop, own, {"web": did(200), "db": did(990)}, slos_in_group(shop, own, {}, {}))
     assert slos_in_group(shop, own, {"web": did(205), "db": did(745)}, parts) == parts
     assert slos_in_group(shop, own, {"web": did(300), "db": did(745)}, parts) != parts
+
+
+@pytest.mark.parametrize("own_minimum", [800, 1000])
+def test_minimum_of_one_vm_leaves_a_part_of_the_maximum_to_the_others(own_minimum: float) -> None:
+    own = {"web": vm(), "db": vm(3, min_iops=own_minimum)}
+    parts = slos_in_group(group(max_iops=800), own, {}, {})
+    assert parts == {"web": vm(max_iops=40), "db": vm(3, min_iops=760, max_iops=760)}
+
+
+def test_own_minimum_above_that_of_the_group_is_kept() -> None:
+    own = {"web": vm(), "db": vm(3, min_iops=1000)}
+    parts = slos_in_group(group(min_iops=300), own, {}, {})
+    assert (parts["web"].min_iops, parts["db"].min_iops) == (15, 1000)
 
 
 def test_bandwidth_is_divided_by_bytes_and_own_bounds_are_kept() -> None:

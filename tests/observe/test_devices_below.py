@@ -8,7 +8,7 @@ import pytest
 from fake_host import FakeHost
 from fake_sys import block_device
 
-from slo_ctl.host.block_device import devices_below, probe
+from slo_ctl.host.block_device import devices_below, nearest_with_scheduler, origin, probe
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Vm
 from slo_ctl.observe import streams
@@ -53,6 +53,23 @@ def test_all_levels_below_a_volume_are_found_once(sys: Path) -> None:
     assert devices_below(DeviceNumber(8, 0), sys) == ()
 
 
+def test_systemd_sets_limits_of_a_volume_on_the_only_device_below_it(sys: Path) -> None:
+    assert origin(META, sys) == NVME, "on a partition"
+    assert origin(THIN, sys) == POOL, "which is on two"
+    assert [origin(device, sys) for device in (POOL, RAID, NVME)] == [POOL, RAID, NVME]
+    (sys / "devices" / "nvme0n1" / "slaves").mkdir()
+    (sys / "devices" / "nvme0n1" / "slaves" / "dm-1").symlink_to(sys / "devices" / "dm-1")
+    assert origin(META, sys) == NVME, "a cycle"
+
+
+def test_disks_with_a_scheduler_are_named_not_the_volumes_between(sys: Path) -> None:
+    for disk in ("nvme0n1", "nvme1n1"):
+        (sys / "devices" / disk / "queue").mkdir(exist_ok=True)
+        (sys / "devices" / disk / "queue" / "scheduler").write_text("[none]\n")
+    assert nearest_with_scheduler(sys / "devices" / "dm-5") == ["nvme0n1"]
+    assert nearest_with_scheduler(sys / "devices" / "md0") == ["nvme0n1", "nvme1n1"]
+
+
 def test_a_loop_device_is_on_the_device_of_its_file(
     sys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,9 +111,9 @@ def test_a_volume_without_scheduler_says_what_has_weights(sys: Path, tmp_path: P
     """The advice was to write to a file that does not exist: /sys/block/dm-5/queue/scheduler."""
     found = probe(CgroupTree(2, tmp_path), sys, [THIN, RAID, NVME]).devices
     assert found[THIN].problem == (
-        "dm-5 is built on dm-3 and has no scheduler, and io.cost refuses it (limits work; for weights manage "
-        "what is below instead)"
+        "dm-5 is built on nvme0n1 and has no scheduler, and io.cost refuses it (limits work; for weights "
+        "manage what is below instead)"
     )
-    assert "md0 is built on nvme0n1p5 and nvme1n1 " in found[RAID].problem
+    assert "md0 is built on nvme0n1 and nvme1n1 " in found[RAID].problem
     assert found[THIN].limits
     assert "echo bfq > /sys/block/nvme0n1/queue/scheduler" in found[NVME].problem

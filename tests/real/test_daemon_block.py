@@ -319,7 +319,8 @@ def test_check_notes_a_device_that_is_on_another(root: Path, capsys: pytest.Capt
     shown = capsys.readouterr().err
     assert f"note: device volume (slo-ctl.toml:4): {upper} is on drive, which is managed, too: " in shown
     assert f"note: device gone (slo-ctl.toml:7): there is no {root}/nothing now\n" in shown
-    assert f"note: device folder (slo-ctl.toml:10): {root} is not a device now\n" in shown
+    neither = f"{root} is neither a block device nor an NVMe controller now"
+    assert f"note: device folder (slo-ctl.toml:10): {neither}\n" in shown
     assert shown.count("is on") == 1
 
 

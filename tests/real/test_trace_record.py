@@ -372,6 +372,10 @@ def test_unrecordable_devices_are_refused(root: Path, capsys: pytest.CaptureFixt
     assert "give either --device or --block" in capsys.readouterr().err
     assert slo_ctl([*record, "--block", "a"]) == 2
     assert "does not name a VM and its device" in capsys.readouterr().err
+    with loop_device(1 << 20) as (path, _):
+        (root / "link").symlink_to(path)
+        assert slo_ctl([*record, "--block", f"web={path}", "--block", f"db={root}/link"]) == 2
+    assert f"{root}/link is the device of web and of db" in capsys.readouterr().err
     assert not (root / "rec").exists()
     (root / "rec").mkdir()
     (root / "rec" / "file").write_text("")

@@ -124,7 +124,9 @@ def test_an_archive_is_to_be_unpacked(tmp_path: Path) -> None:
         packed.add(tmp_path / "t.spc", "t.spc")
     (tmp_path / "t.bz2").write_bytes(bz2.compress(line.encode()))
     (tmp_path / "t.txt").write_text(line, encoding="utf-16")
+    (tmp_path / "t.parquet").write_bytes(b"PAR1" + bytes(64))
     expected = {
+        "t.parquet": ("is a Parquet file", "docs/replay.md"),
         "t.zip": ("is a zip archive", "unzip"),
         "t.tar.gz": ("is a tar archive", "tar -xf"),
         "t.bz2": ("is compressed with bzip2", "bunzip2"),

@@ -115,8 +115,9 @@ def test_interrupted_write_keeps_the_old_file(tmp_path: Path) -> None:
         pass
     with pytest.raises(ValueError, match="cannot be written"):
         TraceWriter(tmp_path / "x", "vscsi")
-    with pytest.raises(TraceError, match=r"\.bz2 cannot be written"):
-        TraceWriter(tmp_path / "x.csv.bz2")
+    for name in ("x.csv.bz2", "x.parquet"):
+        with pytest.raises(TraceError, match=r"\.(bz2|parquet) cannot be written"):
+            TraceWriter(tmp_path / name)
 
 
 def test_what_a_killed_writer_leaves_is_known_to_the_commands_that_remove_it(tmp_path: Path) -> None:
