@@ -23,6 +23,7 @@ from slo_ctl.drives.record import (
     SsdRecord,
     check_name,
 )
+from slo_ctl.model.slo import MAX_WEIGHT, MIN_WEIGHT
 
 CLASSES = ("ssd", "disk", "raid0")
 _DEFAULT_PRESETS = {"disk": "barracuda-xt", "raid0": "cheetah-15k7"}
@@ -131,9 +132,8 @@ def parse_namespace(option: str) -> RequestedNamespace:
     if "=" not in option:
         raise UserError(f"{where}: not key=value", f"write --namespace name={option or 'db'}")
     fields = Fields(where, dict(split_pairs(where, option)))
-    part = RequestedNamespace(
-        _name(where, fields, "vm1"), fields.size("size"), fields.number("weight", above=0) or 1.0
-    )
+    weight = fields.number("weight", least=MIN_WEIGHT, most=MAX_WEIGHT)
+    part = RequestedNamespace(_name(where, fields, "vm1"), fields.size("size"), weight or 1.0)
     fields.finish()
     return part
 

@@ -94,6 +94,8 @@ def test_a_device_made_before_there_was_a_choice_maps_by_page(tmp_path: Path) ->
         ("name=d,size=1GiB", ["name=a,size=1GiB", "name=b"], "leave no space"),
         ("name=d,size=1GiB", ["name=a,size=1GiB", "name=b"], "namespaces' sizes"),
         ("name=d,size=1GiB", ["name=a,weight=0"], "weight=0"),
+        ("name=d,size=1GiB", ["name=a,weight=1e-4"], "weight=1e-4"),
+        ("name=d,size=1GiB", ["name=a,weight=1e7"], "is more than 1,000,000"),
         ("name=d,precondition=maybe", [], "precondition=maybe"),
         ("name=d,mapping=nftl", [], "mapping=nftl"),
         ("name=d,mapping=page,cluster=2,dies=2", [], "no clustered blocks"),
