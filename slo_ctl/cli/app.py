@@ -252,11 +252,9 @@ def _argument_or_option_hint(path: str, message: str) -> str:
     key = option.lstrip("-").replace("-", "_")
     if path == f"{PROGRAM} vm set" and key in SLO_FIELDS:
         return f"write {key}=VALUE, such as: {PROGRAM} vm set web weight=3,min=500"
-    if path == f"{PROGRAM} history" and option == "--vm":
-        return f"write the VM alone, such as: {PROGRAM} history web"
+    if path in (f"{PROGRAM} history", f"{PROGRAM} report") and option == "--vm":
+        return f"write the VM alone, such as: {path} web"
     extra = re.match(r"Got unexpected extra argument\S* \((\S+)\)", message)
-    if extra and path == f"{PROGRAM} report":
-        return f"write --vm {shlex.quote(extra[1])}"
     if extra and path in (f"{PROGRAM} config check", f"{PROGRAM} config show") and "/" in extra[1]:
         return f"write --config {shlex.quote(extra[1])}"
     return ""
@@ -266,7 +264,8 @@ def _hint_for_a_dash(path: str, message: str, arguments: Sequence[str]) -> str:
     """How to write a name that begins with a hyphen, such as that of a VM, where it was taken for options."""
     letter = _option_in(message)
     words = [word for word in arguments if len(word) > 2 and word[0] == "-" != word[1] and word[:2] == letter]
-    if not words or not path.startswith((f"{PROGRAM} vm ", f"{PROGRAM} status", f"{PROGRAM} history")):
+    takes_vms = ("vm ", "status", "history", "report")
+    if not words or not path.removeprefix(f"{PROGRAM} ").startswith(takes_vms):
         return ""
     return (
         f"if {words[0]} is a name, write it after all options and --: {path} ... -- {shlex.quote(words[0])}"

@@ -17,8 +17,7 @@ from slo_ctl.base.patterns import expand
 from slo_ctl.base.progress import LatePhase
 from slo_ctl.base.quantity import parse_time_s
 from slo_ctl.cli.api_access import client, not_reachable, start_hint, vm_history, vm_not_found
-from slo_ctl.cli.completion import complete_vm
-from slo_ctl.cli.options import JSON, ROOT, VMS, device_store
+from slo_ctl.cli.options import JSON, ONLY_VMS, ROOT, VMS, device_store
 from slo_ctl.cli.output import check_suffix, print_json, print_lines, stdout_console, warn
 from slo_ctl.cli.vm_host import is_many
 from slo_ctl.daemon.files import DaemonPlaces
@@ -179,16 +178,9 @@ def _time_of(option: str, text: str, now: float) -> float:
 
 
 def report(
+    vms: ONLY_VMS = None,
     since: _SINCE = "1h",
     until: _UNTIL = None,
-    vm: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only this VM, or those of a pattern such as 'web*'. Repeatable. [default: all]",
-            autocompletion=complete_vm,
-        ),
-    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="Write an HTML report.")
     ] = None,
@@ -206,14 +198,14 @@ def report(
     Examples:
     slo-ctl report
     slo-ctl report --since 1h -o report.html
-    slo-ctl report --since '2026-01-31 14:00' --until '2026-01-31 15:00' --vm web --vm db --json
+    slo-ctl report --since '2026-01-31 14:00' --until '2026-01-31 15:00' web db --json
     """
     begin, end = _interval(since, until)
     if output is not None:
         check_writable("--output", output)
         check_suffix("--output", output, "HTML")
         require_package("jinja2")
-    host_report = _report(root, list(dict.fromkeys(vm or [])), (begin, end), limit, until is None)
+    host_report = _report(root, list(dict.fromkeys(vms or [])), (begin, end), limit, until is None)
     from slo_ctl.cli.app import with_root
     from slo_ctl.show.history_summary import report_json, report_lines
     from slo_ctl.show.terminal import print_line

@@ -80,6 +80,14 @@ VMS = Annotated[
         autocompletion=complete_vm,
     ),
 ]
+ONLY_VMS = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[VM]...",
+        help="Only these VMs, also as patterns such as 'web*'.",
+        autocompletion=complete_vm,
+    ),
+]
 DEVICE = Annotated[
     str,
     typer.Argument(

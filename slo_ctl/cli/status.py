@@ -19,10 +19,10 @@ from slo_ctl.base.patterns import expand
 from slo_ctl.base.quantity import QuantityError, parse_time_s
 from slo_ctl.base.text import printable
 from slo_ctl.cli.api_access import client, get, start_hint, vm_history, vm_not_found
-from slo_ctl.cli.completion import complete_interval, complete_verdict, complete_vm
+from slo_ctl.cli.completion import complete_interval, complete_verdict
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.help import Command
-from slo_ctl.cli.options import JSON, ROOT
+from slo_ctl.cli.options import JSON, ONLY_VMS, ROOT
 from slo_ctl.cli.output import notes_about, print_lines, stdout_console, warn, warn_notes
 from slo_ctl.model.status import DEGRADED, HostStatus, Verdict, VmStatus
 
@@ -52,14 +52,7 @@ class WatchCommand(Command):
 
 
 def status(
-    vms: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[VM]...",
-            help="Only these VMs, also as patterns such as 'web*'.",
-            autocompletion=complete_vm,
-        ),
-    ] = None,
+    vms: ONLY_VMS = None,
     watch: Annotated[
         str | None,
         typer.Option(

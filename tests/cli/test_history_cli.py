@@ -274,7 +274,7 @@ def test_report_summarizes_the_file(
 
 
 def test_report_prints_json(tmp_path: Path, started: float, capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(tmp_path, "--since", "100s", "--vm", "we*", "--json") == 0
+    assert report(tmp_path, "we*", "--since", "100s", "--json") == 0
     output = json.loads(capsys.readouterr().out)
     (web,) = output["vms"]
     assert (output["format_version"], web["epochs"], web["emulated"]) == (1, 60, False)
@@ -297,7 +297,7 @@ def test_emulated_devices_are_known_without_a_daemon(
 ) -> None:
     assert app.run(["device", "create", "ssd0", "--size", "64MiB", "--root", str(tmp_path)]) == 0
     capsys.readouterr()
-    assert report(tmp_path, "--since", "100s", "--vm", "db") == 0
+    assert report(tmp_path, "--since", "100s", "db") == 0
     assert capsys.readouterr().out.splitlines()[1].startswith("db on ssd0 (EMULATED): SLO met in 100.0%")
 
 
@@ -343,8 +343,8 @@ def test_report_page_is_made_from_the_daemon(
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("--vm", "wep"), "VM wep not found in the history"),
-        (("--vm", "mail*"), "no VM matches mail*"),
+        (("wep",), "VM wep not found in the history"),
+        (("mail*",), "no VM matches mail*"),
         (("--since", "yesterday"), "--since: yesterday is not a valid time"),
         (("--since", "1h", "--until", "2h"), "--since 1h is not before --until 2h"),
         (

@@ -266,10 +266,9 @@ WRONG += [
     ("vm set web --weight 3", "write weight=VALUE, such as: slo-ctl vm set web weight=3,min=500"),
     ("vm set web --max-bandwidth=1MiB", "write max_bandwidth=VALUE, such as: slo-ctl vm set web weight=3"),
     ("history --vm web", "write the VM alone, such as: slo-ctl history web"),
-    ("report web", "write --vm web"),
+    ("report --vm web", "write the VM alone, such as: slo-ctl report web"),
     ("device resize web 64MiB", "write ssd0/web"),
     ("device remove db --yes", "write ssd0/db"),
-    ("report web db", "slo-ctl report --help"),
     ("config check /nope", "write --config /nope"),
     ("device create ssd0 --size 64MiB", "choose another name, or delete it: slo-ctl device delete ssd0"),
     # Names with line breaks and escapes of terminals, and no names.
