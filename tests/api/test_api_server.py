@@ -212,6 +212,7 @@ def test_bad_requests_are_refused(served: Served, method: str, path: str, body: 
         ("HEAD /v1/status", 200, b""),
         ("HEAD /v1/nothing", 404, b""),
         ("GET /v1/history/nobody", 404, b""),
+        ("GET http://[/", 400, b""),
     ],
 )
 def test_methods_are_those_of_http(served: Served, request_line: str, status: int, allow: bytes) -> None:
