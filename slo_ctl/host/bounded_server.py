@@ -116,7 +116,7 @@ class TcpListener:
     def listen(self, address: str | None) -> None:
         """Serve at `HOST:PORT` from now on; None: nowhere.
 
-        Raises UserError, and then keeps serving at the earlier address.
+        Raises UserError, and then keeps serving at the earlier address, if that is still free.
         """
         before = self.address
         if (address or "") == before:
@@ -126,10 +126,12 @@ class TcpListener:
         if address:
             try:
                 self._start(address)
-            except OSError as error:
+            except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name is too long or empty
                 if before:
-                    self._start(before)
-                reason = error.strerror or error
+                    # Another program may have taken it meanwhile; the next `listen` tries again.
+                    with suppress(OSError):
+                        self._start(before)
+                reason = getattr(error, "strerror", None) or error
                 raise UserError(
                     f"[{self._section}] listen = {address!r}: {reason}", "choose another address or port"
                 ) from None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
+import os
 import socket
 import subprocess
 import threading
@@ -195,6 +197,37 @@ def test_a_refused_page_address_leaves_the_metrics_where_they_were(tmp_path: Pat
         assert "[page] listen" in daemon.reload()
         assert answers(first)
         assert not answers(second)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70])
+def test_a_host_name_that_cannot_be_encoded_is_rejected(tmp_path: Path, host: str) -> None:
+    """It raised UnicodeError, which ended the daemon at SIGHUP."""
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        (tmp_path / "slo-ctl.toml").write_text(
+            f'[libvirt]\nuri = "none"\n[metrics]\nlisten = "{host}:9464"\n'
+        )
+        assert f"[metrics] listen = '{host}:9464'" in daemon.reload()
+
+
+def test_an_address_that_another_program_took_meanwhile_does_not_end_the_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        first, second = (f"127.0.0.1:{port}" for port in free_ports(2))
+        file, none = tmp_path / "slo-ctl.toml", '[libvirt]\nuri = "none"\n'
+        file.write_text(f'{none}[metrics]\nlisten = "{first}"\n')
+        assert daemon.reload() == ""
+        with monkeypatch.context() as patch:
+            patch.setattr("slo_ctl.host.bounded_server._listening_socket", _in_use)
+            file.write_text(f'{none}[metrics]\nlisten = "{second}"\n')
+            assert f"[metrics] listen = '{second}'" in daemon.reload()
+        file.write_text(f'{none}[metrics]\nlisten = "{first}"\n')
+        assert daemon.reload() == ""
+        assert answers(first)
+
+
+def _in_use(_host: str, _port: int) -> socket.socket:
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def free_ports(count: int) -> list[int]:
