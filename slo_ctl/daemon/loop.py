@@ -100,7 +100,9 @@ class Daemon:
         self._dry_run = dry_run
         self._clock = clock
         self.missed_epochs = 0
-        """Set by the owner of the schedule."""
+        """Set by the owner of the schedule, like `epoch_option_s`."""
+        self.epoch_option_s: float | None = None
+        """Control interval that overrides the configuration, also after a reload."""
         self.outcomes: list[Outcome] = []
         """Outcomes of the last epoch."""
         self._changes: list[Outcome] = []
@@ -140,6 +142,11 @@ class Daemon:
         self.metrics = Metrics(self.controller.status, lambda: self._counters.counts())
         self.controller.metrics_text = self.metrics
         self.page = Page(self.controller)
+
+    @property
+    def epoch_s(self) -> float:
+        """Control interval in force."""
+        return self.epoch_option_s or self.config.daemon.epoch_s
 
     def epoch(self) -> HostStatus:
         cpu_s = self._clock.cpu_s()
@@ -465,7 +472,7 @@ class Daemon:
         host = HostStatus(
             at=self._clock.time_s(),
             window_s=self.config.daemon.window_s,
-            epoch_s=self.config.daemon.epoch_s,
+            epoch_s=self.epoch_s,
             daemon_pid=os.getpid(),
             started_at=self._started_at,
             config_problem=self._config_problem,

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import logging
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -22,10 +23,10 @@ from slo_ctl.api.messages import RefusalError
 from slo_ctl.base.errors import UserError
 from slo_ctl.config.load import load
 from slo_ctl.config.settings import Config, DaemonConfig, HooksConfig, LibvirtConfig
-from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.daemon.files import DaemonPlaces, only_daemon
 from slo_ctl.daemon.log import RecentSentences
 from slo_ctl.daemon.loop import Daemon
-from slo_ctl.daemon.service import summary
+from slo_ctl.daemon.service import StoppedAtOnce, serve, summary
 from slo_ctl.daemon.slos import Resolver
 from slo_ctl.drives.places import places as device_places
 from slo_ctl.drives.store import DeviceStore
@@ -228,6 +229,44 @@ def test_an_address_that_another_program_took_meanwhile_does_not_end_the_daemon(
 
 def _in_use(_host: str, _port: int) -> socket.socket:
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
+def test_a_second_signal_in_an_epoch_restores_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the epoch, and then settings were restored until a third signal came."""
+    stops: list[bool] = []
+    places = DaemonPlaces(tmp_path)
+    with daemon_on(tmp_path, FakeObserver()) as daemon, only_daemon(places.lock) as lock:
+        monkeypatch.setattr(daemon, "stop", lambda *, undo: stops.append(undo) or [])
+        monkeypatch.setattr(daemon, "epoch", lambda: [signal.raise_signal(signal.SIGTERM) for _ in range(2)])
+        with pytest.raises(StoppedAtOnce):
+            serve(daemon, lock, epoch_s=None, keep=False, say=lambda _: None)
+        monkeypatch.undo()
+    assert stops == [False]
+
+
+def test_the_status_has_the_interval_of_the_option_also_after_a_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alert for a daemon that hangs, the page and `top` take it for the time between epochs."""
+    (tmp_path / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n')
+    with daemon_on(tmp_path, FakeObserver()) as daemon, only_daemon(DaemonPlaces(tmp_path).lock) as lock:
+        epoch, seen = daemon.epoch, []
+
+        def one_epoch() -> HostStatus:
+            assert daemon.reload() == ""
+            seen.append(epoch().epoch_s)
+            signal.raise_signal(signal.SIGTERM)
+            status = daemon.controller.status()
+            assert status is not None
+            return status
+
+        monkeypatch.setattr(daemon, "epoch", one_epoch)
+        monkeypatch.setattr(daemon, "stop", lambda *, undo: [])
+        serve(daemon, lock, epoch_s=60.0, keep=False, say=lambda _: None)
+        monkeypatch.undo()
+    assert seen == [60.0]
 
 
 def free_ports(count: int) -> list[int]:
