@@ -62,16 +62,19 @@ class RecentSentences:
     def __init__(self, length: int = _FEW_SENTENCES) -> None:
         self._recent: deque[str] = deque(maxlen=length)
         self._current: frozenset[str] = frozenset()
+        self._unended: frozenset[str] = frozenset()
+        """Those of the current sentences that were new."""
         self.ended: list[str] = []
-        """Sentences of the previous epoch that are no longer true."""
+        """New sentences that are no longer true since this epoch."""
 
     def add(self, sentences: Iterable[str]) -> list[str]:
         """Set the sentences of an epoch. Returns those that are neither current nor recent."""
         current = list(dict.fromkeys(sentences))
         begun = [sentence for sentence in current if sentence not in self._current]
         new = [sentence for sentence in begun if sentence not in self._recent]
-        self.ended = sorted(self._current - set(current))
         self._current = frozenset(current)
+        self.ended = sorted(self._unended - self._current)
+        self._unended = (self._unended & self._current) | frozenset(new)
         for sentence in begun:
             if sentence in self._recent:
                 self._recent.remove(sentence)

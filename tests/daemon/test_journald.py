@@ -87,6 +87,16 @@ def test_log_goes_to_stderr_without_journald(stderr: io.StringIO) -> None:
     assert stderr.getvalue().splitlines() == ["device ssd0: no answer", "over: device ssd0: no answer"]
 
 
+def test_a_problem_that_comes_and_goes_does_not_fill_the_log(stderr: io.StringIO) -> None:
+    """Its begin was logged once, but each of its ends."""
+    epoch_log = EpochLog()
+    for _ in range(5):
+        epoch_log.log_problems({"ssd0": "no answer"}, ())
+        epoch_log.log_problems({"ssd0": "no answer"}, ())
+        epoch_log.log_problems({}, ())
+    assert stderr.getvalue().splitlines() == ["device ssd0: no answer", "over: device ssd0: no answer"]
+
+
 def test_a_setting_that_cannot_be_applied_is_logged_once_whatever_its_value(stderr: io.StringIO) -> None:
     """A refused limit that protects another VM changed in every window, with two lines each time."""
     knob = Knob(Lever.LIBVIRT_LIMIT, "uuid", "total_iops", "vda")
