@@ -18,6 +18,8 @@ _DURATION = re.compile(r"(?P<number>[0-9]*\.?[0-9]+|[0-9]+\.)\s*(?P<unit>x|ms|s|
 _TIME = re.compile(r"(?P<number>[0-9]*\.?[0-9]+|[0-9]+\.)\s*(?P<unit>us|ms|s|min|m|h|d)")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_BYTES = 2**63 - 1
+_MOST_VIRTUAL_S = 2**62 / 1e9
+"""Virtual time is counted in nanoseconds of 64 bits."""
 
 
 class QuantityError(ValueError):
@@ -109,7 +111,11 @@ def parse_duration(text: str) -> Duration:
         raise QuantityError("is not a duration such as 20x (full drive writes), 600s or 5m")
     number, unit = float(match["number"]), match["unit"]
     if unit == "x":
+        if not math.isfinite(number):
+            raise QuantityError("is not a finite number of drive writes")
         return Duration(drive_writes=number)
+    if number * _SECONDS[unit] > _MOST_VIRTUAL_S:
+        raise QuantityError("is longer than 146 years")
     return Duration(virtual_s=number * _SECONDS[unit])
 
 
