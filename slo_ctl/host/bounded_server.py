@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import socketserver
@@ -65,6 +66,15 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         wait_for(lambda: not self._open, _STOP_TIMEOUT_S, _STOP_POLL_S)
         for connection in list(self._open):
             _disconnect(connection)
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Accept a connection. Without free files it waits, as the connection does, too."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                time.sleep(_POLL_S)
+            raise
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Refuse connections above the maximum, and above half of it of one user, who could block others."""
