@@ -436,7 +436,7 @@ def test_the_server_waits_while_the_process_may_open_no_more_files() -> None:
     class Full(socket.socket):
         calls = 0
 
-        def accept(self) -> NoReturn:  # type: ignore[override]
+        def accept(self) -> NoReturn:
             self.calls += 1
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 

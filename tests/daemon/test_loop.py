@@ -34,9 +34,9 @@ from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.disk_latency import DiskLatencies
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model.host import FoundBy, Vm, VmState
-from slo_ctl.model.setting import Knob, Lever, OutcomeState
+from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState
 from slo_ctl.model.slo import SLO_KEYS, Slo, SloEntry, SloUpdate
-from slo_ctl.model.status import DeviceStatus, Verdict
+from slo_ctl.model.status import DeviceStatus, HostStatus, Verdict
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.show.history import folded_events
@@ -236,10 +236,19 @@ def test_a_second_signal_in_an_epoch_restores_nothing(
 ) -> None:
     """It ended the epoch, and then settings were restored until a third signal came."""
     stops: list[bool] = []
+
+    def stop(*, undo: bool) -> list[Outcome]:
+        stops.append(undo)
+        return []
+
+    def epoch() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+
     places = DaemonPlaces(tmp_path)
     with daemon_on(tmp_path, FakeObserver()) as daemon, only_daemon(places.lock) as lock:
-        monkeypatch.setattr(daemon, "stop", lambda *, undo: stops.append(undo) or [])
-        monkeypatch.setattr(daemon, "epoch", lambda: [signal.raise_signal(signal.SIGTERM) for _ in range(2)])
+        monkeypatch.setattr(daemon, "stop", stop)
+        monkeypatch.setattr(daemon, "epoch", epoch)
         with pytest.raises(StoppedAtOnce):
             serve(daemon, lock, epoch_s=None, keep=False, say=lambda _: None)
         monkeypatch.undo()
@@ -252,21 +261,19 @@ def test_the_status_has_the_interval_of_the_option_also_after_a_reload(
     """The alert for a daemon that hangs, the page and `top` take it for the time between epochs."""
     (tmp_path / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n')
     with daemon_on(tmp_path, FakeObserver()) as daemon, only_daemon(DaemonPlaces(tmp_path).lock) as lock:
-        epoch, seen = daemon.epoch, []
+        epoch, seen = daemon.epoch, list[HostStatus]()
 
         def one_epoch() -> HostStatus:
             assert daemon.reload() == ""
-            seen.append(epoch().epoch_s)
+            seen.append(epoch())
             signal.raise_signal(signal.SIGTERM)
-            status = daemon.controller.status()
-            assert status is not None
-            return status
+            return seen[-1]
 
         monkeypatch.setattr(daemon, "epoch", one_epoch)
-        monkeypatch.setattr(daemon, "stop", lambda *, undo: [])
+        monkeypatch.setattr(daemon, "stop", lambda **_: [])
         serve(daemon, lock, epoch_s=60.0, keep=False, say=lambda _: None)
         monkeypatch.undo()
-    assert seen == [60.0]
+    assert [status.epoch_s for status in seen] == [60.0]
 
 
 def free_ports(count: int) -> list[int]:

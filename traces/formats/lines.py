@@ -71,8 +71,8 @@ def refuse_same(volumes: Sequence[str], written: Sequence[object], format_name: 
     for name, text in zip(volumes, written, strict=True):
         if seen.setdefault(text, name) != name:
             raise ValueError(
-                f"{format_name}: volumes {seen[text]!r} and {name!r} would have the same name; write one at a "
-                "time with --volume"
+                f"{format_name}: volumes {seen[text]!r} and {name!r} would have the same name; write one "
+                "at a time with --volume"
             )
 
 
