@@ -183,8 +183,8 @@ class Daemon:
         """Notice that the clock was set."""
         jump_s = self._jumps.since_last()
         if jump_s:
-            # Monotonic time stands still while the host is suspended.
-            cause = "" if jump_s < 0 else ", or the host was suspended"
+            # The time since boot stands still while a virtual machine is paused.
+            cause = "" if jump_s < 0 else ", or this host is a VM that was paused"
             direction = "back" if jump_s < 0 else "forward"
             log.warning("the clock was set %s by %s%s", direction, duration(abs(jump_s)), cause)
             self._started_at += jump_s
