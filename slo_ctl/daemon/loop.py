@@ -227,11 +227,17 @@ class Daemon:
 
     def _listen(self, config: Config) -> None:
         """Serve metrics and page at the addresses in `config`. Raises UserError, and keeps the old ones."""
-        self.metrics.listen(config.metrics.listen)
+        before = self.metrics.address, self.page.address
+        if config.metrics.listen == before[1]:
+            self.page.close()
         try:
+            self.metrics.listen(config.metrics.listen)
             self.page.listen(config.page.listen)
         except UserError:
-            self.metrics.listen(self.config.metrics.listen)
+            self.metrics.close()  # it may have the address of the page
+            for server, address in zip((self.metrics, self.page), before, strict=True):
+                with suppress(UserError):  # another program has taken it meanwhile
+                    server.listen(address)
             raise
 
     def plan(self) -> Plan:

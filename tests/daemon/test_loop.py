@@ -200,6 +200,20 @@ def test_a_refused_page_address_leaves_the_metrics_where_they_were(tmp_path: Pat
         assert not answers(second)
 
 
+def test_metrics_and_page_can_exchange_their_addresses(tmp_path: Path) -> None:
+    """The reload was refused, as the address of the one was that of the other until then."""
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        for metrics, page in (addresses, reversed(addresses)):
+            (tmp_path / "slo-ctl.toml").write_text(
+                f'[libvirt]\nuri = "none"\n[metrics]\nlisten = "{metrics}"\n[page]\nlisten = "{page}"\n'
+            )
+            assert daemon.reload() == ""
+            assert (daemon.metrics.address, daemon.page.address) == (metrics, page)
+            assert answers(metrics)
+            assert answers(page)
+
+
 @pytest.mark.parametrize("host", ["a..b", "a" * 70])
 def test_a_host_name_that_cannot_be_encoded_is_rejected(tmp_path: Path, host: str) -> None:
     """It raised UnicodeError, which ended the daemon at SIGHUP."""
