@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _BINARY = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
@@ -137,7 +138,7 @@ def format_number(value: float) -> str:
     if value == int(value) and abs(value) < 2**53:
         return str(int(value))
     text = repr(float(value))
-    return text if "e" not in text else f"{value:.20f}".rstrip("0").rstrip(".")
+    return text if "e" not in text else f"{Decimal(text):f}"
 
 
 def format_bytes_exact(size_bytes: int) -> str:
