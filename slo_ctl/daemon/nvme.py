@@ -158,6 +158,8 @@ class NvmeWatch(WatchThread):
                 self._discover()
             except UserError as error:
                 self._reader = self._groups = self._ops_log = None
+                # They were decided by what the drive had; it may return as another one, or much later.
+                self._requests.clear()
                 self._publish(NvmeState(waf=DeviceWaf(reason=str(error))))
                 return
         self._request_moves()
