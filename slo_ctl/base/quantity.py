@@ -19,7 +19,7 @@ _DURATION = re.compile(r"(?P<number>[0-9]*\.?[0-9]+|[0-9]+\.)\s*(?P<unit>x|ms|s|
 _TIME = re.compile(r"(?P<number>[0-9]*\.?[0-9]+|[0-9]+\.)\s*(?P<unit>us|ms|s|min|m|h|d)")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_BYTES = 2**63 - 1
-_MOST_VIRTUAL_S = 2**62 / 1e9
+_MOST_VIRTUAL_S = 18_446_744_073.0
 """Virtual time is counted in nanoseconds of 64 bits."""
 
 
@@ -116,7 +116,7 @@ def parse_duration(text: str) -> Duration:
             raise QuantityError("is not a finite number of drive writes")
         return Duration(drive_writes=number)
     if number * _SECONDS[unit] > _MOST_VIRTUAL_S:
-        raise QuantityError("is longer than 146 years")
+        raise QuantityError("is longer than 584 years")
     return Duration(virtual_s=number * _SECONDS[unit])
 
 
