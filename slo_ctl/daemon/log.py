@@ -116,10 +116,10 @@ class EpochLog:
         }
         for key in self._problems.add(lines):
             line, fields = lines[key]
-            log.warning("%s", line, extra=fields)
+            log.warning("%s", printable(line), extra=fields)
         for key in self._problems.ended:
             line, fields = self._lines[key]
-            log.info("over: %s", line, extra=fields)
+            log.info("over: %s", printable(line), extra=fields)
         self._lines = lines
 
     def log_corrections(self, outcomes: Iterable[Outcome]) -> None:
@@ -133,7 +133,7 @@ class EpochLog:
                 before = f"{value_text(outcome.before)}, which slo-ctl had not set, is restored later"
                 lines[f"replaced: {outcome_line(outcome)}; {before}"] = outcome
         for line in self._corrections.add(lines):
-            log.warning("%s", line, extra=journal_fields(lines[line]))
+            log.warning("%s", printable(line), extra=journal_fields(lines[line]))
 
     def log_verdicts(self, changes: Iterable[VerdictChange]) -> None:
         """Log SLOs that are no longer met, and SLOs that are met again; the history has all changes."""
@@ -156,7 +156,7 @@ class EpochLog:
         if recent is None:
             recent = self._reasons[device] = RecentSentences(length)
         for reason in recent.add(reasons):
-            log.info("device %s: %s", device, reason, extra={"device": device})
+            log.info("device %s: %s", device, printable(reason), extra={"device": device})
 
     def keep(self, devices: Collection[str]) -> None:
         """Forget the decisions about all other devices."""

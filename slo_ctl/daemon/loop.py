@@ -18,7 +18,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import remove_leftovers
 from slo_ctl.base.numbers import duration
 from slo_ctl.base.termination import Waker
-from slo_ctl.base.text import counted
+from slo_ctl.base.text import counted, printable
 from slo_ctl.config.load import has_files, load
 from slo_ctl.config.settings import Config
 from slo_ctl.daemon.block_devices import BlockDevices
@@ -294,7 +294,7 @@ class Daemon:
         outcomes, _waiting = self._restore_all() if undo and not self._dry_run else ([], [])
         for outcome in outcomes:
             if outcome.state is OutcomeState.UNAPPLIED:
-                log.error("not restored: %s", outcome_line(outcome), extra=journal_fields(outcome))
+                log.error("not restored: %s", printable(outcome_line(outcome)), extra=journal_fields(outcome))
         self._close()
         return outcomes
 
@@ -333,7 +333,7 @@ class Daemon:
             if outcome.state is OutcomeState.UNAPPLIED and not self._can_act_on(outcome.setting):
                 name = outcome.setting.knob.emulated_device
                 kept = replace(outcome, reason=f"kept until {name} is served: {self.places.to_serve(name)}")
-                log.warning("%s", outcome_line(kept), extra=journal_fields(kept))
+                log.warning("%s", printable(outcome_line(kept)), extra=journal_fields(kept))
                 waiting.append(kept)
             else:
                 outcomes.append(outcome)
