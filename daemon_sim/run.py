@@ -64,6 +64,7 @@ class _Simulation:
         self._server = SimulatedServer(self._drive)
         self._clock = Clock(
             monotonic_s=lambda: _SINCE_BOOT_S + self._now_s,
+            suspended_s=lambda: 0.0,
             time_s=lambda: _SINCE_1970_S + self._now_s,
             cpu_s=lambda: 0.0,
             sleep=self._server.wait,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -64,13 +64,24 @@ class Request:
 
     @property
     def path(self) -> str:
-        """Path without the query."""
-        return urlsplit(self.target).path
+        """Path without the query. Raises RefusalError."""
+        return self._parts.path
+
+    @property
+    def _parts(self) -> SplitResult:
+        try:
+            return urlsplit(self.target)
+        except ValueError:  # such as of `http://[/`
+            raise RefusalError(
+                f"{self.target}: is not the target of a request",
+                f"see {DESCRIPTION_PATH}",
+                HTTPStatus.BAD_REQUEST,
+            ) from None
 
     def query(self, kind: type[_Model]) -> _Model:
         """The parameters as `kind`. Raises RefusalError."""
         # An empty value is not the default, which may mean all.
-        pairs = parse_qsl(urlsplit(self.target).query, keep_blank_values=True)
+        pairs = parse_qsl(self._parts.query, keep_blank_values=True)
         parameters = dict(pairs)
         if len(parameters) < len(pairs):
             raise RefusalError("a parameter is given twice", f"see {DESCRIPTION_PATH}")

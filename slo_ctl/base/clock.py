@@ -11,11 +11,17 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+def _suspended_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
 @dataclass(frozen=True, slots=True)
 class Clock:
     """The clocks that an epoch of the daemon reads, and the way to wait. Seconds."""
 
     monotonic_s: Callable[[], float] = time.monotonic
+    suspended_s: Callable[[], float] = _suspended_s
+    """How long the host was suspended since it was booted, which monotonic time does not count."""
     time_s: Callable[[], float] = time.time
     """Seconds since 1970, UTC."""
     cpu_s: Callable[[], float] = time.thread_time
@@ -30,7 +36,7 @@ _LEAST_JUMP_S = 1.0
 
 
 class ClockJumps:
-    """Notices when the time of day was set, by comparing it with monotonic time."""
+    """Notices when the time of day was set, by comparing it with the time since boot."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -46,7 +52,7 @@ class ClockJumps:
         return jump_s
 
     def _ahead(self) -> float:
-        return self._clock.time_s() - self._clock.monotonic_s()
+        return self._clock.time_s() - self._clock.monotonic_s() - self._clock.suspended_s()
 
 
 def now_text() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _BINARY = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
@@ -18,6 +19,8 @@ _DURATION = re.compile(r"(?P<number>[0-9]*\.?[0-9]+|[0-9]+\.)\s*(?P<unit>x|ms|s|
 _TIME = re.compile(r"(?P<number>[0-9]*\.?[0-9]+|[0-9]+\.)\s*(?P<unit>us|ms|s|min|m|h|d)")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_BYTES = 2**63 - 1
+_MOST_VIRTUAL_S = 18_446_744_073.0
+"""Virtual time is counted in nanoseconds of 64 bits."""
 
 
 class QuantityError(ValueError):
@@ -109,7 +112,11 @@ def parse_duration(text: str) -> Duration:
         raise QuantityError("is not a duration such as 20x (full drive writes), 600s or 5m")
     number, unit = float(match["number"]), match["unit"]
     if unit == "x":
+        if not math.isfinite(number):
+            raise QuantityError("is not a finite number of drive writes")
         return Duration(drive_writes=number)
+    if number * _SECONDS[unit] > _MOST_VIRTUAL_S:
+        raise QuantityError("is longer than 584 years")
     return Duration(virtual_s=number * _SECONDS[unit])
 
 
@@ -131,7 +138,7 @@ def format_number(value: float) -> str:
     if value == int(value) and abs(value) < 2**53:
         return str(int(value))
     text = repr(float(value))
-    return text if "e" not in text else f"{value:.20f}".rstrip("0").rstrip(".")
+    return text if "e" not in text else f"{Decimal(text):f}"
 
 
 def format_bytes_exact(size_bytes: int) -> str:

@@ -242,7 +242,8 @@ def _remap(trace: _Selected, remap: str, size: str | None) -> Remap:
             return Modulo(size_bytes)
         summary = summarise(trace)
         if remap == "scale":
-            return Scale(size_bytes, max((volume.end_bytes for volume in summary.volumes), default=1))
+            # A trace of nothing but flushes has no end.
+            return Scale(size_bytes, max([1, *(volume.end_bytes for volume in summary.volumes)]))
         return Partition.equal(size_bytes, len(trace.names))
     if size is not None and remap in ("per-volume", "compact", "first-touch"):
         raise UserError(f"--size and --remap {remap} exclude each other", "the result has the size it needs")

@@ -125,7 +125,7 @@ class BlockDevices:
         """By device: the mechanism of weights that the settings of the last epoch activated."""
         self._configured: dict[str, ConfiguredBlock] = {}
         self._pools: dict[str, Pool] = {}
-        """By drive, or by name of a device that is no namespace."""
+        """By drive, or by path of a device that is no namespace."""
         self._ops: dict[str, DriveOpsControl] = {}
         """By drive, of drives that report OPS."""
         self._unplanned: dict[str, str] = {}
@@ -449,5 +449,5 @@ class BlockDevices:
 
 
 def _pool_key(device: ManagedBlock) -> str:
-    """The drive of a namespace; for any other device its name."""
-    return device.drive or device.name
+    """The drive of a namespace; for any other device its path, as another one may get the name."""
+    return device.drive or str(device.path)

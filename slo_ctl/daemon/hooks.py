@@ -134,7 +134,10 @@ class HookQueue:
     def _run_all(self) -> None:
         while (entry := self._take()) is not None:
             hook, change = entry
-            result, problem = hook.run(change, lambda: self._end_s)
+            try:
+                result, problem = hook.run(change, lambda: self._end_s)
+            except Exception as error:  # without the thread, no later change would be run
+                result, problem = FAILED, f"failed: unexpected {type(error).__name__}: {error}"
             if problem and problem != self._failure:
                 log.warning("[hooks] %s %s", hook.name, problem)
             self._failure = problem
@@ -188,7 +191,8 @@ class HookProgram:
             return FAILED, f"cannot be run: {error.strerror}"
         in_time = self._wait(process.pid, end_s)
         # Ends its background processes as well. The process ID stays valid until `wait`.
-        with suppress(ProcessLookupError):
+        # Those of another user, as of sudo, cannot be ended.
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         status = process.wait()
         if not in_time:

@@ -62,16 +62,19 @@ class RecentSentences:
     def __init__(self, length: int = _FEW_SENTENCES) -> None:
         self._recent: deque[str] = deque(maxlen=length)
         self._current: frozenset[str] = frozenset()
+        self._unended: frozenset[str] = frozenset()
+        """Those of the current sentences that were new."""
         self.ended: list[str] = []
-        """Sentences of the previous epoch that are no longer true."""
+        """New sentences that are no longer true since this epoch."""
 
     def add(self, sentences: Iterable[str]) -> list[str]:
         """Set the sentences of an epoch. Returns those that are neither current nor recent."""
         current = list(dict.fromkeys(sentences))
         begun = [sentence for sentence in current if sentence not in self._current]
         new = [sentence for sentence in begun if sentence not in self._recent]
-        self.ended = sorted(self._current - set(current))
         self._current = frozenset(current)
+        self.ended = sorted(self._unended - self._current)
+        self._unended = (self._unended & self._current) | frozenset(new)
         for sentence in begun:
             if sentence in self._recent:
                 self._recent.remove(sentence)
@@ -113,10 +116,10 @@ class EpochLog:
         }
         for key in self._problems.add(lines):
             line, fields = lines[key]
-            log.warning("%s", line, extra=fields)
+            log.warning("%s", printable(line), extra=fields)
         for key in self._problems.ended:
             line, fields = self._lines[key]
-            log.info("over: %s", line, extra=fields)
+            log.info("over: %s", printable(line), extra=fields)
         self._lines = lines
 
     def log_corrections(self, outcomes: Iterable[Outcome]) -> None:
@@ -130,7 +133,7 @@ class EpochLog:
                 before = f"{value_text(outcome.before)}, which slo-ctl had not set, is restored later"
                 lines[f"replaced: {outcome_line(outcome)}; {before}"] = outcome
         for line in self._corrections.add(lines):
-            log.warning("%s", line, extra=journal_fields(lines[line]))
+            log.warning("%s", printable(line), extra=journal_fields(lines[line]))
 
     def log_verdicts(self, changes: Iterable[VerdictChange]) -> None:
         """Log SLOs that are no longer met, and SLOs that are met again; the history has all changes."""
@@ -153,7 +156,7 @@ class EpochLog:
         if recent is None:
             recent = self._reasons[device] = RecentSentences(length)
         for reason in recent.add(reasons):
-            log.info("device %s: %s", device, reason, extra={"device": device})
+            log.info("device %s: %s", device, printable(reason), extra={"device": device})
 
     def keep(self, devices: Collection[str]) -> None:
         """Forget the decisions about all other devices."""

@@ -18,7 +18,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import remove_leftovers
 from slo_ctl.base.numbers import duration
 from slo_ctl.base.termination import Waker
-from slo_ctl.base.text import counted
+from slo_ctl.base.text import counted, printable
 from slo_ctl.config.load import has_files, load
 from slo_ctl.config.settings import Config
 from slo_ctl.daemon.block_devices import BlockDevices
@@ -100,7 +100,9 @@ class Daemon:
         self._dry_run = dry_run
         self._clock = clock
         self.missed_epochs = 0
-        """Set by the owner of the schedule."""
+        """Set by the owner of the schedule, like `epoch_option_s`."""
+        self.epoch_option_s: float | None = None
+        """Control interval that overrides the configuration, also after a reload."""
         self.outcomes: list[Outcome] = []
         """Outcomes of the last epoch."""
         self._changes: list[Outcome] = []
@@ -141,6 +143,11 @@ class Daemon:
         self.controller.metrics_text = self.metrics
         self.page = Page(self.controller)
 
+    @property
+    def epoch_s(self) -> float:
+        """Control interval in force."""
+        return self.epoch_option_s or self.config.daemon.epoch_s
+
     def epoch(self) -> HostStatus:
         cpu_s = self._clock.cpu_s()
         self._follow_clock()
@@ -176,8 +183,8 @@ class Daemon:
         """Notice that the clock was set."""
         jump_s = self._jumps.since_last()
         if jump_s:
-            # Monotonic time stands still while the host is suspended.
-            cause = "" if jump_s < 0 else ", or the host was suspended"
+            # The time since boot stands still while a virtual machine is paused.
+            cause = "" if jump_s < 0 else ", or this host is a VM that was paused"
             direction = "back" if jump_s < 0 else "forward"
             log.warning("the clock was set %s by %s%s", direction, duration(abs(jump_s)), cause)
             self._started_at += jump_s
@@ -220,11 +227,17 @@ class Daemon:
 
     def _listen(self, config: Config) -> None:
         """Serve metrics and page at the addresses in `config`. Raises UserError, and keeps the old ones."""
-        self.metrics.listen(config.metrics.listen)
+        before = self.metrics.address, self.page.address
+        if config.metrics.listen == before[1]:
+            self.page.close()
         try:
+            self.metrics.listen(config.metrics.listen)
             self.page.listen(config.page.listen)
         except UserError:
-            self.metrics.listen(self.config.metrics.listen)
+            self.metrics.close()  # it may have the address of the page
+            for server, address in zip((self.metrics, self.page), before, strict=True):
+                with suppress(UserError):  # another program has taken it meanwhile
+                    server.listen(address)
             raise
 
     def plan(self) -> Plan:
@@ -281,7 +294,7 @@ class Daemon:
         outcomes, _waiting = self._restore_all() if undo and not self._dry_run else ([], [])
         for outcome in outcomes:
             if outcome.state is OutcomeState.UNAPPLIED:
-                log.error("not restored: %s", outcome_line(outcome), extra=journal_fields(outcome))
+                log.error("not restored: %s", printable(outcome_line(outcome)), extra=journal_fields(outcome))
         self._close()
         return outcomes
 
@@ -320,7 +333,7 @@ class Daemon:
             if outcome.state is OutcomeState.UNAPPLIED and not self._can_act_on(outcome.setting):
                 name = outcome.setting.knob.emulated_device
                 kept = replace(outcome, reason=f"kept until {name} is served: {self.places.to_serve(name)}")
-                log.warning("%s", outcome_line(kept), extra=journal_fields(kept))
+                log.warning("%s", printable(outcome_line(kept)), extra=journal_fields(kept))
                 waiting.append(kept)
             else:
                 outcomes.append(outcome)
@@ -465,7 +478,7 @@ class Daemon:
         host = HostStatus(
             at=self._clock.time_s(),
             window_s=self.config.daemon.window_s,
-            epoch_s=self.config.daemon.epoch_s,
+            epoch_s=self.epoch_s,
             daemon_pid=os.getpid(),
             started_at=self._started_at,
             config_problem=self._config_problem,

@@ -16,6 +16,7 @@ from typing import Any
 from slo_ctl.act.journal import Journal, JournalError
 from slo_ctl.act.nvme_ops import ops_split
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.text import printable
 from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.device_waf import choose, waf_over
 from slo_ctl.decide.drive_pool import strongest
@@ -158,6 +159,8 @@ class NvmeWatch(WatchThread):
                 self._discover()
             except UserError as error:
                 self._reader = self._groups = self._ops_log = None
+                # They were decided by what the drive had; it may return as another one, or much later.
+                self._requests.clear()
                 self._publish(NvmeState(waf=DeviceWaf(reason=str(error))))
                 return
         self._request_moves()
@@ -357,7 +360,7 @@ class DriveOpsControl:
         reasons = (*self._decision.reasons, *refusal)
         for reason in reasons:
             if reason not in self.reasons:
-                log.info("drive %s: %s", self.drive, reason)
+                log.info("drive %s: %s", self.drive, printable(reason))
         self.reasons = reasons
 
     def requests(self, journal: Journal) -> list[OpsRequest]:

@@ -94,16 +94,21 @@ def serve(
     StoppedAtOnce at a second signal.
     """
     notify = notifier()
+    daemon.epoch_option_s = epoch_s
     with _handle_signals(daemon) as signals, ExitStack() as stack:
         daemon.metrics.listen(daemon.config.metrics.listen)
         daemon.page.listen(daemon.config.page.listen)
         api = ApiServer(daemon.controller, daemon.places.api_socket, daemon.config.api.group)
         stack.callback(api.close)
+        at_once = False
         try:
-            _run(daemon, signals, epoch_s, notify, lambda: say("ready"), _RunFiles(lock, api))
+            _run(daemon, signals, notify, lambda: say("ready"), _RunFiles(lock, api))
+        except StoppedAtOnce:
+            at_once = True
+            raise
         finally:
             notify("STOPPING=1")
-            undo = not (keep or daemon.config.daemon.keep_on_stop)
+            undo = not (at_once or keep or daemon.config.daemon.keep_on_stop)
             not_restored = _stop(daemon, undo=undo)
     return not_restored
 
@@ -120,12 +125,11 @@ def notifier() -> Callable[[str], object]:
 def _run(
     daemon: Daemon,
     signals: _Signals,
-    epoch_s: float | None,
     notify: Callable[[str], object],
     ready: Callable[[], None],
     files: _RunFiles,
 ) -> None:
-    schedule = Schedule(epoch_s or daemon.config.daemon.epoch_s, time.monotonic())
+    schedule = Schedule(daemon.epoch_s, time.monotonic())
     runner = _EpochRunner(notify, ready)
     gc.disable()
     collected_s = time.monotonic()
@@ -140,7 +144,7 @@ def _run(
             notify("READY=1")
         daemon.controller.run_requests()
         files.use_group(daemon.config.api.group)
-        schedule.set_interval(epoch_s or daemon.config.daemon.epoch_s, time.monotonic())
+        schedule.set_interval(daemon.epoch_s, time.monotonic())
         if daemon.controller.take_changed():
             schedule.bring_forward(time.monotonic())
         if schedule.wait_s(time.monotonic()) > 0:

@@ -18,6 +18,7 @@ from slo_ctl.act.queue import BlockQueueActuator, check_named
 from slo_ctl.act.systemd import SystemdActuator
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import modified_ns
+from slo_ctl.base.text import printable
 from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.decide import idle_waits
 from slo_ctl.decide.device_use import HostState, did_io
@@ -409,7 +410,10 @@ class InheritedSettings:
                 continue
             self._inspected.add(run)
             for knob, value in found.items():
-                log.info("VM %s has %s of its earlier run; it was %s", vm.name, knob, value_text(value))
+                log.info(
+                    "VM %s has %s of its earlier run; it was %s",
+                    *(printable(vm.name), knob, value_text(value)),
+                )
 
     def _identify_runs(self, journal: Journal, runs: Mapping[tuple[str, int], Vm]) -> None:
         """Pass the current run of each VM to the journal.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import socketserver
@@ -66,6 +67,15 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         for connection in list(self._open):
             _disconnect(connection)
 
+    def get_request(self) -> tuple[Any, Any]:
+        """Accept a connection. Without free files it waits, as the connection does, too."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                time.sleep(_POLL_S)
+            raise
+
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Refuse connections above the maximum, and above half of it of one user, who could block others."""
         user = self.user_of(request)
@@ -116,7 +126,7 @@ class TcpListener:
     def listen(self, address: str | None) -> None:
         """Serve at `HOST:PORT` from now on; None: nowhere.
 
-        Raises UserError, and then keeps serving at the earlier address.
+        Raises UserError, and then keeps serving at the earlier address, if that is still free.
         """
         before = self.address
         if (address or "") == before:
@@ -126,10 +136,12 @@ class TcpListener:
         if address:
             try:
                 self._start(address)
-            except OSError as error:
+            except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name is too long or empty
                 if before:
-                    self._start(before)
-                reason = error.strerror or error
+                    # Another program may have taken it meanwhile; the next `listen` tries again.
+                    with suppress(OSError):
+                        self._start(before)
+                reason = getattr(error, "strerror", None) or error
                 raise UserError(
                     f"[{self._section}] listen = {address!r}: {reason}", "choose another address or port"
                 ) from None

@@ -16,6 +16,8 @@ _PRIMARY_CODE_BITS = 0xFF
 """SQLite has details of an error above the lowest byte of its code."""
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_NO_TEXT = "Could not decode to UTF-8"
+"""Begin of an error without a code, of Python: SQLite does not notice damage within a text."""
 _REASONS = {
     sqlite3.SQLITE_READONLY: ("{path} is read-only", "make it and its directory writable for the daemon"),
     sqlite3.SQLITE_PERM: ("{path} may not be opened", "make it and its directory writable for the daemon"),
@@ -60,6 +62,8 @@ def history_error(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
 
 
 def _code(error: sqlite3.Error) -> int:
+    if str(error).startswith(_NO_TEXT):
+        return sqlite3.SQLITE_CORRUPT
     return int(getattr(error, "sqlite_errorcode", None) or 0) & _PRIMARY_CODE_BITS
 
 

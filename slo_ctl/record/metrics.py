@@ -27,6 +27,7 @@ from slo_ctl.host.bounded_server import IDLE_S, MAX_TCP_CONNECTIONS, BoundedServ
 from slo_ctl.model.host import IoCounters, LatencyCounts
 from slo_ctl.model.setting import OutcomeState
 from slo_ctl.model.status import DEGRADED, DeviceStatus, GroupStatus, HostStatus, Verdict, VmStatus
+from slo_ctl.record.history_reader import storable
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _US_PER_S = 1e6
@@ -226,7 +227,7 @@ def _counter(name: str, text: str, labels: Sequence[str], samples: _Samples) -> 
 def _with_samples(family: GaugeMetricFamily | CounterMetricFamily, samples: _Samples) -> Metric:
     for values, number in samples:
         if number is not None:
-            family.add_metric(values, float(number))
+            family.add_metric([storable(value) for value in values], float(number))
     return family
 
 
@@ -285,7 +286,7 @@ def _latencies(vms: Mapping[tuple[str, str], IoCounters]) -> HistogramMetricFami
     for (vm, device), counters in sorted(vms.items()):
         for kind, latency in (("read", counters.read_latency), ("write", counters.write_latency)):
             if latency is not None:
-                family.add_metric((vm, device, kind), _buckets(latency), latency.sum_s)
+                family.add_metric((storable(vm), device, kind), _buckets(latency), latency.sum_s)
     return family
 
 

@@ -146,7 +146,8 @@ def _remapping(
     if source.remap == "modulo":
         return [remap.Modulo(size_bytes)]
     if source.remap == "scale":
-        return [remap.Scale(size_bytes, max(volume.end_bytes for volume in summary.volumes))]
+        # A trace of nothing but flushes has no end.
+        return [remap.Scale(size_bytes, max([1, *(volume.end_bytes for volume in summary.volumes)]))]
     try:
         return [remap.Partition.equal(size_bytes, len(reader.volumes))]
     except ValueError as error:

@@ -14,15 +14,15 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal, TextIO
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.files import partial_of
+from slo_ctl.base.files import partial_of, try_lock
 from slo_ctl.base.keyvalue import split_pairs
 from slo_ctl.base.progress import ProgressSink, Silent
 from slo_ctl.base.workers import MAX_DEATHS, GivenUp, Workers
@@ -248,6 +248,21 @@ def sweep(
     Ctrl-C ends it with the completed points. `dask`: scheduler of workers to use instead of local processes.
     Raises UserError if `out` has replays of a scenario as it was before a change.
     """
+    with ExitStack() as locks:
+        lines = lines_of(out)
+        if lines.exists():
+            locks.enter_context(_locked(lines, "r"))
+        return _sweep(bases, points, out, jobs, progress, dask)
+
+
+def _sweep(
+    bases: Mapping[str, ScenarioText],
+    points: Sequence[SweepPoint],
+    out: Path,
+    jobs: int,
+    progress: ProgressSink,
+    dask: str | None,
+) -> SweepRows:
     digests = {name: digest_of(base) for name, base in bases.items()}
     rows = {row.point: row for row in read_rows(out)}
     changed = [row.scenario for row in rows.values() if digests.get(row.scenario, row.digest) != row.digest]
@@ -267,7 +282,7 @@ def sweep(
     phase.advance(len(points) - len(left))
     try:
         with (
-            lines.open("a", encoding="utf-8", newline="") as file,
+            _locked(lines, "a") as file,
             closing(_run_all(bases, left, jobs, progress, dask)) as results,
         ):
             writer = csv.DictWriter(file, COLUMNS)
@@ -350,6 +365,21 @@ def _result_of(future: Any) -> Any:
         return GivenUp("workers died repeatedly during it")
     except (CancelledError, CommClosedError):
         return GivenUp("the scheduler was lost")
+
+
+@contextmanager
+def _locked(lines: Path, mode: Literal["r", "a"]) -> Iterator[TextIO]:
+    """The file, locked: another sweep would replace it. Raises UserError."""
+    try:
+        opened = lines.open(mode, encoding="utf-8", newline="")
+    except OSError as error:
+        raise UserError(f"--out: {lines} cannot be opened: {error.strerror}", "use another file") from None
+    with opened as file:
+        if not try_lock(file.fileno()):
+            raise UserError(
+                f"--out: another sweep writes {lines}", "wait until it has ended, or use another file"
+            )
+        yield file
 
 
 def _write_all(out: Path, rows: Sequence[Row]) -> None:

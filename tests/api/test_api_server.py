@@ -16,8 +16,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -28,6 +29,7 @@ from slo_ctl.api.messages import RefusalError
 from slo_ctl.api.server import MAX_CONNECTIONS, ApiServer
 from slo_ctl.base.errors import SilentError, UnreachableError, UserError
 from slo_ctl.config.settings import AccessConfig
+from slo_ctl.host.bounded_server import BoundedServer
 from slo_ctl.model.slo import Slo, SloUpdate
 from slo_ctl.model.status import DevicePlan, DeviceStatus, Health, HostStatus, Plan, Verdict, VmSlo, VmStatus
 from slo_ctl.model.status_json import from_json
@@ -212,6 +214,7 @@ def test_bad_requests_are_refused(served: Served, method: str, path: str, body: 
         ("HEAD /v1/status", 200, b""),
         ("HEAD /v1/nothing", 404, b""),
         ("GET /v1/history/nobody", 404, b""),
+        ("GET http://[/", 400, b""),
     ],
 )
 def test_methods_are_those_of_http(served: Served, request_line: str, status: int, allow: bytes) -> None:
@@ -425,6 +428,29 @@ def test_idle_connections_do_not_block_new_ones(served: Served) -> None:
             served.client.get("/v1/health")
             return
     pytest.fail("no answer after all clients had disconnected")
+
+
+def test_the_server_waits_while_the_process_may_open_no_more_files() -> None:
+    """accept() failed at once, again and again: a CPU was busy until other connections had ended."""
+
+    class Full(socket.socket):
+        calls = 0
+
+        def accept(self) -> NoReturn:
+            self.calls += 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with tempfile.TemporaryDirectory(prefix="slo-") as folder, socket.socket(socket.AF_UNIX) as client:
+        path = f"{folder}/full.sock"
+        listening = Full(socket.AF_UNIX)
+        listening.bind(path)
+        listening.listen()
+        server = BoundedServer(listening, BaseHTTPRequestHandler, 1, "full")
+        server.start()
+        client.connect(path)
+        time.sleep(0.5)
+        server.stop()
+    assert 0 < listening.calls < 20
 
 
 def _stable_open_files() -> int:

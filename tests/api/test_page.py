@@ -102,6 +102,16 @@ def test_unknown_path_is_404(port: int, target: str) -> None:
     assert ask(port, target)[0].status == 404
 
 
+def test_a_target_that_is_no_url_is_refused(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The connection was closed without a reply, and each time the log got a traceback."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(b"GET http://[/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        reply = client.makefile("rb").read()
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert b"http://[/: is not the target of a request" in reply
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize(
     ("query", "status"),
     [("", 422), ("vm=web/1&minutes=0", 422), ("vm=web/1&minutes=nan", 422), ("vm=broken", 503)],

@@ -16,6 +16,8 @@ import pytest
 
 from slo_ctl.cli import app
 from slo_ctl.cli.sweep import _summary
+from slo_ctl.replay import sweep
+from slo_ctl.replay.scenario_text import ScenarioText
 from slo_ctl.replay.sweep import Row, SweepPoint, capacities, lines_of
 
 SCENARIO = """\
@@ -78,6 +80,28 @@ def test_interrupted_sweep_is_resumed(scenario: Path, capsys: pytest.CaptureFixt
     assert [row["vms"] for row in rows] == ["1", "2"]
     assert out.read_text().startswith(first.rstrip())
     assert "2 of 2 replays" in capsys.readouterr().out
+
+
+def test_a_second_sweep_into_the_same_file_is_refused(
+    scenario: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It replaced the file: what the first one added from then on was lost, although it said otherwise."""
+    out, statuses = scenario.with_suffix(".csv"), list[int]()
+    words = [str(scenario), "--policy", "shared", "--out", str(out)]
+
+    def replay(base: ScenarioText, point: SweepPoint) -> Row:
+        if not statuses:
+            statuses.append(run(*words, "--vms", "2"))
+        return sweep.replay(base, point)
+
+    original = sweep.replay
+    monkeypatch.setattr(sweep, "replay", lambda *given: (original if statuses else replay)(*given))
+    assert run(*words, "--vms", "1") == 0
+    assert "1 of 1 replays in" in capsys.readouterr().out
+    assert [row["vms"] for row in csv.DictReader(out.open())] == ["1"]
+    assert statuses == [2]
+    assert run(*words, "--vms", "2") == 0
+    assert [row["vms"] for row in csv.DictReader(out.open())] == ["1", "2"]
 
 
 def test_changed_scenario_is_not_mixed_with_earlier_replays(

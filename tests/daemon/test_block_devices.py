@@ -85,6 +85,27 @@ def test_namespaces_of_a_drive_form_one_pool_as_they_change(
     blocks.close()
 
 
+def test_another_device_of_the_same_name_has_not_the_capacity_of_the_one_before(
+    tmp_path: Path, configured: dict[str, ConfiguredBlock]
+) -> None:
+    """`vm set` accepted minimums by the capacity of a device that the configuration no longer names."""
+    blocks = BlockDevices(places(tmp_path), tmp_path / "sys", tmp_path / "run", Problems())
+    configured["disk"] = block("disk")
+    blocks.refresh(Config())
+    assert pools(blocks) == [{"disk"}]
+    (pool,) = blocks._pools.values()
+    pool.capacity.add(100_000.0, has_demand=True)
+    blocks.refresh(Config())
+    assert pools(blocks) == [{"disk"}]
+    assert list(blocks._pools.values()) == [pool]
+    configured["disk"] = dataclasses.replace(block("disk"), path="/dev/slow")
+    blocks.refresh(Config())
+    assert pools(blocks) == [{"disk"}]
+    (pool,) = blocks._pools.values()
+    assert pool.capacity.iops is None
+    blocks.close()
+
+
 def test_highest_maximum_of_a_window_is_known_once_there_was_one_for_all_of_it() -> None:
     maximums = WindowedMaximums(window_s=10.0)
 

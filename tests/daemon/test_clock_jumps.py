@@ -23,9 +23,12 @@ class Machine:
     """A machine whose clock the test sets."""
 
     def __init__(self) -> None:
-        self.up_s, self.booted_at = 1000.0, float(AT)
+        self.up_s, self.booted_at, self.suspended_s = 1000.0, float(AT), 0.0
         self.clock = Clock(
-            monotonic_s=lambda: self.up_s, time_s=lambda: self.booted_at + self.up_s, cpu_s=lambda: 0.0
+            monotonic_s=lambda: self.up_s,
+            suspended_s=lambda: self.suspended_s,
+            time_s=lambda: self.booted_at + self.up_s + self.suspended_s,
+            cpu_s=lambda: 0.0,
         )
 
 
@@ -50,6 +53,24 @@ def test_up_is_the_time_since_the_start_although_the_clock_was_set(
             assert status.at - status.started_at == pytest.approx(100)
             assert daemon.controller.health().started_at == status.started_at
         assert len([each for each in caplog.messages if each.startswith("the clock was set")]) == 1
+    finally:
+        daemon.stop(undo=True)
+
+
+def test_a_host_that_is_suspended_has_the_right_time(
+    tmp_path: Path, machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that is suspended every night deleted nothing for its age, and seemed to have started again."""
+    daemon = Daemon(Config(libvirt=LibvirtConfig(None)), DaemonPlaces(tmp_path), clock=machine.clock)
+    try:
+        started_at = daemon.epoch().started_at
+        machine.up_s += 100
+        machine.suspended_s += DAY_S / 3
+        assert daemon.epoch().started_at == started_at
+        assert caplog.messages == []
+        machine.booted_at += DAY_S
+        daemon.epoch()
+        assert "history: entries are not deleted by age for a day" in caplog.text
     finally:
         daemon.stop(undo=True)
 

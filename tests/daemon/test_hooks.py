@@ -115,6 +115,42 @@ def _status(pid: str) -> str:
         return "\nState:\tZ"
 
 
+def test_a_hook_that_runs_as_another_user_does_not_end_the_hooks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As sudo does for the daemon of a user: the kernel refuses to signal it."""
+
+    def refuse(_group: int, _signal: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "killpg", refuse)
+    with closing(queue(program(tmp_path, "exit 0"))) as hooks:
+        for count in (1, 2):
+            hooks.add([change()])
+            until(lambda count=count: hooks.results()["done"] == count)  # type: ignore[misc]
+
+
+class _Broken:
+    name = "broken"
+
+    def run(self, change: VerdictChange, end_s: Callable[[], float]) -> tuple[str, str]:
+        del change, end_s
+        raise ValueError("unexpected")
+
+
+def test_an_unexpected_error_of_a_hook_is_logged_and_later_changes_are_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with closing(HookQueue()) as hooks:
+        hooks.configure(_Broken())
+        for count in (1, 2):
+            hooks.add([change()])
+            until(lambda count=count: hooks.results()["failed"] == count)  # type: ignore[misc]
+    assert [record.getMessage() for record in caplog.records] == [
+        "[hooks] broken failed: unexpected ValueError: unexpected"
+    ]
+
+
 def test_stop_kills_the_running_hook_and_drops_the_queue(tmp_path: Path) -> None:
     said = tmp_path / "said"
     hooks = queue(program(tmp_path, f"echo >> {said}; exec sleep 100"))

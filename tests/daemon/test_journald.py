@@ -87,6 +87,32 @@ def test_log_goes_to_stderr_without_journald(stderr: io.StringIO) -> None:
     assert stderr.getvalue().splitlines() == ["device ssd0: no answer", "over: device ssd0: no answer"]
 
 
+def test_names_cannot_forge_lines_or_control_the_terminal(stderr: io.StringIO) -> None:
+    """Of a VM found by its cgroup: its name on QEMU's command line may be anything."""
+    name, knob = "web\x1b[2J\nERROR forged", Knob(Lever.CGROUP_LIMIT, "/web", "read_iops", "7:0")
+    setting = Setting(knob, 5.0, name, f"for {name}")
+    refused = Outcome(setting, OutcomeState.UNAPPLIED, None, None, f"{name} is gone")
+    corrected = Outcome(setting, OutcomeState.APPLIED, 7.0, 5.0, name, is_correction=True)
+    epoch_log = EpochLog()
+    epoch_log.log_problems({"fast": f"{name} has it"}, [refused])
+    epoch_log.log_corrections([corrected])
+    epoch_log.log_decisions("fast", [f"{name} is limited"])
+    lines = stderr.getvalue().splitlines()
+    assert len(lines) == 4
+    assert all(r"web\x1b[2J\nERROR forged" in line for line in lines)
+    assert "\x1b" not in stderr.getvalue()
+
+
+def test_a_problem_that_comes_and_goes_does_not_fill_the_log(stderr: io.StringIO) -> None:
+    """Its begin was logged once, but each of its ends."""
+    epoch_log = EpochLog()
+    for _ in range(5):
+        epoch_log.log_problems({"ssd0": "no answer"}, ())
+        epoch_log.log_problems({"ssd0": "no answer"}, ())
+        epoch_log.log_problems({}, ())
+    assert stderr.getvalue().splitlines() == ["device ssd0: no answer", "over: device ssd0: no answer"]
+
+
 def test_a_setting_that_cannot_be_applied_is_logged_once_whatever_its_value(stderr: io.StringIO) -> None:
     """A refused limit that protects another VM changed in every window, with two lines each time."""
     knob = Knob(Lever.LIBVIRT_LIMIT, "uuid", "total_iops", "vda")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
+import os
+import signal
 import socket
 import subprocess
 import threading
@@ -20,10 +23,10 @@ from slo_ctl.api.messages import RefusalError
 from slo_ctl.base.errors import UserError
 from slo_ctl.config.load import load
 from slo_ctl.config.settings import Config, DaemonConfig, HooksConfig, LibvirtConfig
-from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.daemon.files import DaemonPlaces, only_daemon
 from slo_ctl.daemon.log import RecentSentences
 from slo_ctl.daemon.loop import Daemon
-from slo_ctl.daemon.service import summary
+from slo_ctl.daemon.service import StoppedAtOnce, serve, summary
 from slo_ctl.daemon.slos import Resolver
 from slo_ctl.drives.places import places as device_places
 from slo_ctl.drives.store import DeviceStore
@@ -31,9 +34,9 @@ from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.disk_latency import DiskLatencies
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model.host import FoundBy, Vm, VmState
-from slo_ctl.model.setting import Knob, Lever, OutcomeState
+from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState
 from slo_ctl.model.slo import SLO_KEYS, Slo, SloEntry, SloUpdate
-from slo_ctl.model.status import DeviceStatus, Verdict
+from slo_ctl.model.status import DeviceStatus, HostStatus, Verdict
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.show.history import folded_events
@@ -195,6 +198,96 @@ def test_a_refused_page_address_leaves_the_metrics_where_they_were(tmp_path: Pat
         assert "[page] listen" in daemon.reload()
         assert answers(first)
         assert not answers(second)
+
+
+def test_metrics_and_page_can_exchange_their_addresses(tmp_path: Path) -> None:
+    """The reload was refused, as the address of the one was that of the other until then."""
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        for metrics, page in (addresses, reversed(addresses)):
+            (tmp_path / "slo-ctl.toml").write_text(
+                f'[libvirt]\nuri = "none"\n[metrics]\nlisten = "{metrics}"\n[page]\nlisten = "{page}"\n'
+            )
+            assert daemon.reload() == ""
+            assert (daemon.metrics.address, daemon.page.address) == (metrics, page)
+            assert answers(metrics)
+            assert answers(page)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70])
+def test_a_host_name_that_cannot_be_encoded_is_rejected(tmp_path: Path, host: str) -> None:
+    """It raised UnicodeError, which ended the daemon at SIGHUP."""
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        (tmp_path / "slo-ctl.toml").write_text(
+            f'[libvirt]\nuri = "none"\n[metrics]\nlisten = "{host}:9464"\n'
+        )
+        assert f"[metrics] listen = '{host}:9464'" in daemon.reload()
+
+
+def test_an_address_that_another_program_took_meanwhile_does_not_end_the_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        first, second = (f"127.0.0.1:{port}" for port in free_ports(2))
+        file, none = tmp_path / "slo-ctl.toml", '[libvirt]\nuri = "none"\n'
+        file.write_text(f'{none}[metrics]\nlisten = "{first}"\n')
+        assert daemon.reload() == ""
+        with monkeypatch.context() as patch:
+            patch.setattr("slo_ctl.host.bounded_server._listening_socket", _in_use)
+            file.write_text(f'{none}[metrics]\nlisten = "{second}"\n')
+            assert f"[metrics] listen = '{second}'" in daemon.reload()
+        file.write_text(f'{none}[metrics]\nlisten = "{first}"\n')
+        assert daemon.reload() == ""
+        assert answers(first)
+
+
+def _in_use(_host: str, _port: int) -> socket.socket:
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
+def test_a_second_signal_in_an_epoch_restores_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the epoch, and then settings were restored until a third signal came."""
+    stops: list[bool] = []
+
+    def stop(*, undo: bool) -> list[Outcome]:
+        stops.append(undo)
+        return []
+
+    def epoch() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+
+    places = DaemonPlaces(tmp_path)
+    with daemon_on(tmp_path, FakeObserver()) as daemon, only_daemon(places.lock) as lock:
+        monkeypatch.setattr(daemon, "stop", stop)
+        monkeypatch.setattr(daemon, "epoch", epoch)
+        with pytest.raises(StoppedAtOnce):
+            serve(daemon, lock, epoch_s=None, keep=False, say=lambda _: None)
+        monkeypatch.undo()
+    assert stops == [False]
+
+
+def test_the_status_has_the_interval_of_the_option_also_after_a_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alert for a daemon that hangs, the page and `top` take it for the time between epochs."""
+    (tmp_path / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n')
+    with daemon_on(tmp_path, FakeObserver()) as daemon, only_daemon(DaemonPlaces(tmp_path).lock) as lock:
+        epoch, seen = daemon.epoch, list[HostStatus]()
+
+        def one_epoch() -> HostStatus:
+            assert daemon.reload() == ""
+            seen.append(epoch())
+            signal.raise_signal(signal.SIGTERM)
+            return seen[-1]
+
+        monkeypatch.setattr(daemon, "epoch", one_epoch)
+        monkeypatch.setattr(daemon, "stop", lambda **_: [])
+        serve(daemon, lock, epoch_s=60.0, keep=False, say=lambda _: None)
+        monkeypatch.undo()
+    assert [status.epoch_s for status in seen] == [60.0]
 
 
 def free_ports(count: int) -> list[int]:

@@ -7,6 +7,7 @@ import threading
 import urllib.request
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,24 @@ def test_text_is_valid_for_prometheus() -> None:
     assert sum(s.value for s in families["slo_ctl_vm_verdict"].samples) == len(VMS)
     assert all(f.name.startswith(("slo_ctl_", "process_")) for f in families.values())
     assert "slo_ctl_vm_weight" not in Metrics(lambda: None).text().decode()
+
+
+def test_a_name_that_is_not_text_does_not_fail_all_metrics() -> None:
+    """Of a VM found by its cgroup, on QEMU's command line: no metric of the host could be read."""
+    odd = replace(VMS[0], vm="web\udcff")
+    counts = Counts(
+        vms={("web\udcff", "ssd0"): IoCounters(reads=7, read_latency=LatencyCounts((), (1,), 0.5))},
+        limits_iops={("web\udcff", "ssd0", "total"): 300.0},
+    )
+    text = Metrics(lambda: replace(STATUS, vms=(odd,)), lambda: counts).text().decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    for name in (
+        "slo_ctl_vm_weight",
+        "slo_ctl_vm_requests",
+        "slo_ctl_vm_limit_iops",
+        "slo_ctl_vm_latency_seconds",
+    ):
+        assert {s.labels["vm"] for s in families[name].samples} == {r"web\udcff"}
 
 
 def test_upgraded_package_is_not_the_version_that_runs(

@@ -10,7 +10,7 @@ import pytest
 from fake_nvme import FakeNvme, multi, recorded, sysfs, with_fdp
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.daemon.nvme import DISCOVERY_INTERVAL_S, READ_INTERVAL_S, STALE_S, NvmeWatch
+from slo_ctl.daemon.nvme import DISCOVERY_INTERVAL_S, READ_INTERVAL_S, STALE_S, NvmeWatch, OpsRequest
 from slo_ctl.host.nvme.command import NvmeTool
 from slo_ctl.model.sample import WafSource
 
@@ -49,6 +49,39 @@ def test_fdp_statistics_become_a_waf(tmp_path: Path, version: str) -> None:
     assert state.waf.scope == "endurance group 1 of nvme1"
     assert state.waf.emulated
     assert (state.waf.window_s, state.waf.host_bytes) == (READ_INTERVAL_S, 32 << 20)
+
+
+def test_moves_of_ops_are_not_requested_of_a_drive_that_was_away_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were requested when it answered again, however long after they had been decided."""
+    fake, clock, moves = with_fdp(tmp_path / "bin", "2.13"), Clock(), []
+
+    class Log:
+        def move(self, *move: object) -> None:
+            moves.append(move)
+
+        def read(self) -> None:
+            return None
+
+    monkeypatch.setattr("slo_ctl.daemon.nvme.DriveOpsLog.find", lambda *_: Log())
+    made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
+    looked_at(made, clock)
+    made.move_ops([OpsRequest(1, 2, 3)])
+    looked_at(made, clock)
+    assert moves == [(1, 2, 3)]
+
+    def gone() -> NvmeTool:
+        raise UserError("nvme is not installed")
+
+    clock.now_s += DISCOVERY_INTERVAL_S
+    made.move_ops([OpsRequest(2, 1, 3)])
+    with monkeypatch.context() as patch:
+        patch.setattr(made, "_make_tool", gone)
+        looked_at(made, clock)
+    clock.now_s += DISCOVERY_INTERVAL_S
+    looked_at(made, clock)
+    assert moves == [(1, 2, 3)]
 
 
 def test_small_writes_do_not_open_a_window(tmp_path: Path) -> None:

@@ -354,6 +354,21 @@ def test_file_damaged_while_open_is_renamed(history: History, path: Path) -> Non
     history.add(at(301))
 
 
+def test_damage_within_a_text_is_damage(history: History, path: Path) -> None:
+    """SQLite does not notice it, so the history was not written until the file was moved away by hand."""
+    history.add(at(1))
+    history.close()
+    content = path.read_bytes()
+    assert content.count(b"webssd0") > 0
+    path.write_bytes(content.replace(b"webssd0", b"w\xffbssd0"))
+    with pytest.raises(HistoryError, match=r"is damaged .*mv "):
+        read_vm(path, "web", 0.0, 1e9)
+    with pytest.raises(HistoryError, match="was damaged"):
+        history.add(at(2))
+    history.add(at(3))
+    assert path.with_name("history.db.damaged").exists()
+
+
 def test_deleted_file_is_created_again(history: History, path: Path) -> None:
     history.add(at(0))
     for each in path.parent.iterdir():

@@ -117,6 +117,21 @@ def test_years_between_requests_matter_only_to_an_open_loop(tmp_path: Path) -> N
     assert "--max-gap" in caught.value.hint
 
 
+def test_the_longest_time_can_be_played() -> None:
+    longest = "18446744073s"
+    (run,) = replay("name=a,workload=uniform,total=1MiB", duration=longest, epoch=longest).runs
+    assert run.host_page_writes == 256
+
+
+def test_a_trace_of_flushes_can_be_scaled(tmp_path: Path) -> None:
+    """It has no end, by which offsets would be scaled."""
+    trace = tmp_path / "flushes.csv"
+    rows = "0,flush,0,0,v\n1000,flush,0,0,v\n"
+    trace.write_text(f"#slo-ctl-trace 1\ntime_ns,op,offset_bytes,length_bytes,volume\n{rows}")
+    (run,) = replay(f"name=a,trace={trace},remap=scale", TWO[1], duration="1s").runs
+    assert run.vms[0].iops
+
+
 def test_a_trace_without_time_is_repeated_only_with_a_period(tmp_path: Path) -> None:
     """It was repeated millions of times at one instant, for minutes, and was taken for one of reads only."""
     trace = tmp_path / "one.csv"

@@ -101,6 +101,16 @@ def test_shares_are_parsed(text: str, share: float) -> None:
     assert parse_fraction(text) == pytest.approx(share)
 
 
+@pytest.mark.parametrize(
+    "value", [1e-300, 1.2345678901234567e-10, 1e-5, 1e22, 1.7976931348623157e308, -2.5e-7]
+)
+def test_numbers_are_written_as_they_are_read(value: float) -> None:
+    """The command that repeats a replay had weight=0 for a small one."""
+    text = format_number(value)
+    assert float(text) == value
+    assert "e" not in text
+
+
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "nan%", "x", "%", ""])
 def test_bad_shares_are_refused(text: str) -> None:
     with pytest.raises(QuantityError):
@@ -122,7 +132,9 @@ def test_durations_are_parsed(text: str, duration: Duration) -> None:
     assert parse_duration(text) == duration
 
 
-@pytest.mark.parametrize("text", ["20", "x", "-5x", "nanx", "20 years", ""])
+@pytest.mark.parametrize(
+    "text", ["20", "x", "-5x", "nanx", "20 years", "", "18446744074s", f"{'9' * 400}s", f"{'9' * 400}x"]
+)
 def test_bad_durations_are_refused(text: str) -> None:
     with pytest.raises(QuantityError):
         parse_duration(text)

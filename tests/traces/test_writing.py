@@ -95,6 +95,19 @@ def test_records_that_a_format_cannot_express_are_refused(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("format_", "volumes"),
+    [("slo-ctl", ["a b", "a,b"]), ("iolog", ["a b", "a_b"]), ("msr", ["web.1", "web"])],
+)
+def test_volumes_that_would_become_one_are_refused(tmp_path: Path, format_: str, volumes: list[str]) -> None:
+    """Their requests were mixed up without a word, and the trace then touched fewer pages."""
+    rows = [(0, Op.WRITE, 0, 4096, 0), (1000, Op.WRITE, 0, 4096, 1)]
+    path = tmp_path / "out"
+    with pytest.raises(TraceError, match="would have the same name"), TraceWriter(path, format_) as writer:
+        writer.write(batch_of(rows), volumes)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_interrupted_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("old")

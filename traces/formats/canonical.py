@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from traces.batch import Batch, Op
 from traces.formats.format import Head, ReadOptions, TraceFormat
-from traces.formats.lines import Labels, join_columns, plain_name
+from traces.formats.lines import Labels, join_columns, plain_name, refuse_same
 from traces.formats.screen import Place, Screen, Units
 from traces.formats.text import Column, Layout, TextDecoder, words
 
@@ -58,13 +58,15 @@ class CanonicalWriter:
 
     def encode(self, batch: Batch, volumes: Sequence[str]) -> bytes:
         """One line a request."""
+        names = [plain_name(name) for name in volumes]
+        refuse_same(volumes, names, "slo-ctl")
         return join_columns(
             ",",
             batch.time_ns,
             Labels(tuple(_OP_NAMES), batch.op),
             batch.offset_bytes,
             batch.length_bytes,
-            Labels([plain_name(name) for name in volumes], batch.volume),
+            Labels(names, batch.volume),
         )
 
     def footer(self) -> bytes:

@@ -15,7 +15,14 @@ import numpy as np
 
 from traces.batch import Batch, Op
 from traces.formats.format import Head, ReadOptions, TraceFormat
-from traces.formats.lines import Labels, join_columns, plain_name, refuse_ops, require_forward_time
+from traces.formats.lines import (
+    Labels,
+    join_columns,
+    plain_name,
+    refuse_ops,
+    refuse_same,
+    require_forward_time,
+)
 from traces.formats.screen import Screen, Units
 from traces.formats.text import Column, Layout, TextDecoder, words
 
@@ -118,6 +125,7 @@ class IologWriter:
         refuse_ops(batch, {Op.READ, Op.WRITE, Op.TRIM, Op.FLUSH}, "iolog")
         require_forward_time(batch, "iolog")
         names = [plain_name(name) for name in volumes]
+        refuse_same(volumes, names, "iolog")
         time_us = batch.time_ns // 1000
         opened = ""
         for name in names[len(self._open) :]:

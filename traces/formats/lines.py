@@ -63,6 +63,19 @@ def plain_name(name: str) -> str:
     return re.sub(r"[\s,\"\x00-\x1f]+", "_", name) or "_"
 
 
+def refuse_same(volumes: Sequence[str], written: Sequence[object], format_name: str) -> None:
+    """Raise ValueError where two volumes, as they are `written`, would become one."""
+    if len(set(written)) == len(written):
+        return
+    seen: dict[object, str] = {}
+    for name, text in zip(volumes, written, strict=True):
+        if seen.setdefault(text, name) != name:
+            raise ValueError(
+                f"{format_name}: volumes {seen[text]!r} and {name!r} would have the same name; write one "
+                "at a time with --volume"
+            )
+
+
 def refuse_ops(batch: Batch, known: set[Op], format_name: str) -> None:
     """Raise ValueError where the batch holds an operation that the format lacks."""
     for value in np.unique(batch.op).tolist():

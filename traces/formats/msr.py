@@ -13,7 +13,7 @@ import numpy as np
 
 from traces.batch import Batch, Op
 from traces.formats.format import TraceFormat
-from traces.formats.lines import Labels, join_columns, plain_name, refuse_ops
+from traces.formats.lines import Labels, join_columns, plain_name, refuse_ops, refuse_same
 from traces.formats.screen import Units
 from traces.formats.text import Column, Layout, line_reader, words
 
@@ -58,6 +58,7 @@ class MsrWriter:
         """Lines of reads and writes; a volume named host.number becomes that host and disk."""
         refuse_ops(batch, {Op.READ, Op.WRITE}, "msr")
         names = [_host_and_disk(name, index) for index, name in enumerate(volumes)]
+        refuse_same(volumes, names, "msr")
         return join_columns(
             ",",
             _ORIGIN_TICKS + batch.time_ns // TICK_NS,
