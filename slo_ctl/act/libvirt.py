@@ -268,14 +268,14 @@ class LibvirtActuator(Actuator[float | None]):
         if _is_device_number(knob.device):
             return self._read_device(domain, knob)
         targets = knob.device.split(",")
-        tunes = {target: self._tune(domain, target) for target in targets}
+        tunes = self._tunes(domain, targets)
         name = _limit_of(knob).tune
         if len(targets) == 1:
             return float(tunes[targets[0]].get(name, 0)) or None
         group = throttle_group(targets)
         ungrouped = [target for target, tune in tunes.items() if tune.get("group_name") != group]
         if with_limits := [target for target in ungrouped if _limits_text(tunes[target])]:
-            all_left = len(ungrouped) == len(targets)
+            all_left = len(ungrouped) == len(tunes)
             raise _limits_of_its_own(with_limits[0], tunes[with_limits[0]], target_removed=all_left)
         values = {float(tune.get(name, 0)) for tune in tunes.values()}
         return values.pop() or None if not ungrouped and len(values) == 1 else None
@@ -292,7 +292,7 @@ class LibvirtActuator(Actuator[float | None]):
             domain.setBlkioParameters({_blkio_name(knob): f"{path},{round(value or 0)}"}, live)
         else:
             targets = knob.device.split(",")
-            for target in targets:
+            for target in self._tunes(domain, targets):
                 self._write_tune(domain, knob, target, targets, value, restored=restored)
 
     def _cgroup_weight(self, knob: Knob) -> Knob | None:
@@ -349,6 +349,23 @@ class LibvirtActuator(Actuator[float | None]):
             # Shows what slo-ctl has set, also after a migration.
             wanted["group_name"] = throttle_group(targets, replaced)
         domain.setBlockIoTune(target, wanted, self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE)
+
+    def _tunes(self, domain: Any, targets: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """Limits of those of the disks that the VM still has; an error if it has none of them.
+
+        Disks that are limited together stay so when one of them is unplugged.
+        """
+        tunes, removed = {}, None
+        for target in targets:
+            try:
+                tunes[target] = self._tune(domain, target)
+            except ActError as error:
+                if not error.target_removed:
+                    raise
+                removed = error
+        if removed is not None and not tunes:
+            raise removed
+        return tunes
 
     def _tune(self, domain: Any, target: str) -> Mapping[str, Any]:
         try:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cgroup_groups import MIB, io_tree, loop_device
 from libvirt_host import LibvirtHost, disk_xml, libvirt_host  # noqa: F401 - a fixture
+from waiting import until
 
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
@@ -177,6 +178,21 @@ def test_two_disks_share_one_limit(rig: Rig) -> None:
     assert OutcomeState.APPLIED in states(rig.apply(total_iops__vda=100))
     assert (rig.tune("vda"), rig.tune("vdb")) == ({"total_iops_sec": 100}, {})
     rig.start()
+    rig.keeper.undo()
+    assert rig.state() == before
+
+
+def test_the_limit_of_a_disk_whose_pair_was_unplugged_is_removed(rig: Rig) -> None:
+    """The pair's knob was taken for that of something that has gone, and its limit for the disk's own."""
+    before = rig.state()
+    usb = disk_xml(rig.host.image("usb.img"), "sda").replace("bus='virtio'", "bus='usb'")
+    rig.domain.attachDevice(usb)
+    assert states(rig.apply(**{"total_iops__vda,sda": 300})) == {OutcomeState.APPLIED}
+    rig.domain.detachDevice(usb)
+    until(lambda: "'sda'" not in rig.domain.XMLDesc(0), "the disk is unplugged")
+    assert rig.tune("vda") == {"total_iops_sec": 300}
+    rig.apply(total_iops__vda=300)
+    assert rig.tune("vda") == {"total_iops_sec": 300}
     rig.keeper.undo()
     assert rig.state() == before
 
