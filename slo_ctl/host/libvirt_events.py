@@ -261,10 +261,14 @@ class LibvirtWatch(WatchThread):
     def _publish(self, found: dict[str, DomainReading], *, has_local_vms: bool) -> None:
         self._answered_at_s = time.monotonic()
         self._problem = ""
-        before = self._domains
-        notes = tuple(note for reading in found.values() for note in reading.notes)
-        changed = found != before.by_uuid
-        self._domains = LatestDomains(self.uri, found, has_local_vms, notes, before.version + changed)
+        with self._changed:
+            before = self._domains
+            # Those that were announced meanwhile are still to be read.
+            announced = self._changed_uuids & before.by_uuid.keys() - found.keys()
+            found |= {uuid: before.by_uuid[uuid] for uuid in announced}
+            notes = tuple(note for reading in found.values() for note in reading.notes)
+            changed = found != before.by_uuid
+            self._domains = LatestDomains(self.uri, found, has_local_vms, notes, before.version + changed)
         self._answered.set()
         if changed:
             self._on_change()
