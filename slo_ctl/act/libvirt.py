@@ -167,6 +167,10 @@ _LIMITS = {
 }
 
 
+class _NoMediumError(ActError):
+    """A drive is empty. QEMU keeps its limits for the next medium."""
+
+
 class LibvirtActuator(Actuator[float | None]):
     """Reads and sets weights and limits of running VMs through libvirt.
 
@@ -353,18 +357,19 @@ class LibvirtActuator(Actuator[float | None]):
     def _tunes(self, domain: Any, targets: Iterable[str]) -> dict[str, Mapping[str, Any]]:
         """Limits of those of the disks that the VM still has; an error if it has none of them.
 
-        Disks that are limited together stay so when one of them is unplugged.
+        Disks that are limited together stay so when one of them is unplugged, or its medium ejected.
         """
-        tunes, removed = {}, None
+        tunes: dict[str, Mapping[str, Any]] = {}
+        absent: list[ActError] = []
         for target in targets:
             try:
                 tunes[target] = self._tune(domain, target)
             except ActError as error:
-                if not error.target_removed:
+                if not (error.target_removed or isinstance(error, _NoMediumError)):
                     raise
-                removed = error
-        if removed is not None and not tunes:
-            raise removed
+                absent.append(error)
+        if not tunes:
+            raise min(absent, key=lambda error: error.target_removed)
         return tunes
 
     def _tune(self, domain: Any, target: str) -> Mapping[str, Any]:
@@ -389,6 +394,8 @@ class LibvirtActuator(Actuator[float | None]):
                 f"disk {target} is a vhost-user disk: QEMU cannot limit its I/O",
                 "limit it on the server of the disk",
             )
+        if disks[target].source is None:
+            return _NoMediumError(f"disk {target} has no medium: QEMU answers about its limits only with one")
         return ActError(f"disk {target}: {error}")
 
     def _blkio(self, domain: Any) -> Mapping[str, Any]:

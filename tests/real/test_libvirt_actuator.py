@@ -197,6 +197,25 @@ def test_the_limit_of_a_disk_whose_pair_was_unplugged_is_removed(rig: Rig) -> No
     assert rig.state() == before
 
 
+def test_the_limit_of_a_disk_whose_pair_was_ejected_is_removed(rig: Rig) -> None:
+    """libvirt has an internal error for the limits of an empty drive: neither disk was restored."""
+    name = f"{NAME}-cd"
+    image = f"<source file='{rig.host.image('cd.img')}'/>"
+    drive = f"<disk type='file' device='cdrom'>{image}<target dev='hda' bus='ide'/><readonly/></disk>"
+    domain = rig.host.start_domain(name, disks=disk_xml(rig.host.image("cd-vda.img"), "vda") + drive)
+    pair, alone = (
+        Knob(Lever.LIBVIRT_LIMIT, domain.UUIDString(), "total_iops", d) for d in ("hda,vda", "hda")
+    )
+    rig.wish({pair: 300.0})
+    domain.updateDeviceFlags(drive.replace(image, ""), 1)
+    with pytest.raises(ActError, match="disk hda has no medium") as empty:
+        rig.actuator.read(alone)
+    assert not empty.value.target_removed, "QEMU keeps the limit for the next medium"
+    assert states(rig.keeper.undo()) == {OutcomeState.RESTORED}
+    assert domain.blockIoTune("vda", 1)["total_iops_sec"] == 0
+    domain.destroy()
+
+
 def test_a_limit_that_another_program_sets_before_disks_are_limited_together_is_kept(rig: Rig) -> None:
     """It was replaced after it had not been there, and each disk got a throttle group of its own."""
     rig.domain.setBlockIoTune("vdb", {"total_iops_sec": 77}, 1)
