@@ -367,7 +367,8 @@ class SettingKeeper:
         """Restore originals; repeats while any succeeds, because some depend on others."""
         renamed = self._identify(knobs)
         originals = self._journal.originals()
-        knobs = [now for knob in knobs if (now := renamed.get(knob, knob)) in originals]
+        present = dict.fromkeys(renamed.get(knob, knob) for knob in knobs)
+        knobs = [knob for knob in present if knob in originals]
         outcomes: dict[Knob, Outcome] = {}
         waiting = knobs
         while waiting:
