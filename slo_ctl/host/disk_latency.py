@@ -192,12 +192,15 @@ class LatencyWatch(WatchThread):
         found: dict[str, DiskLatencies] = {}
         for domain, stats in connection.domainListGetStats(domains, module.VIR_DOMAIN_STATS_BLOCK, flags):
             uuid = str(domain.UUIDString())
-            latencies = latencies_of_stats(stats)
+            before = self._latest.get(uuid, {})
+            latencies: DiskLatencies = latencies_of_stats(stats)
             if self._monitor and latencies and not any(map(has_histogram, latencies.values())):
-                with suppress(MonitorError, module.libvirtError):  # the actuator reports why there are none
-                    latencies |= {
-                        target: latency_of_blockstats(entry)
-                        for target, entry in block_statistics(domain).items()
-                    }
-            found[uuid] = latencies
+                try:
+                    entries = block_statistics(domain).items()
+                    latencies = {**latencies, **{disk: latency_of_blockstats(each) for disk, each in entries}}
+                except (MonitorError, module.libvirtError):  # the actuator reports why there are none
+                    if any(map(has_histogram, before.values())):
+                        latencies = before
+            # Of a VM that is busy libvirt only names the disks.
+            found[uuid] = latencies or before
         return found
