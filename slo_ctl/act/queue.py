@@ -2,7 +2,7 @@
 
 The value of a scheduler is its name and parameters, such as `bfq low_latency=0 slice_idle_us=8000`. Reading
 it returns all parameters, so that restoring a scheduler also restores them: the kernel resets all parameters
-when the scheduler is changed.
+when the scheduler is changed, and with them nr_requests of the queue.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _OFF = {"qos": "enable=0", "model": "ctrl=auto"}
 """Content of io.cost files for a device without settings."""
 _RESET = {"qos": "enable=0 ctrl=auto", "model": "ctrl=auto"}
 """Settings that remove those of a device, by io.cost file."""
+_LENGTH = "nr_requests"
+"""Length of the queue, with which the kernel computes defaults of a scheduler's parameters."""
 _IN_TICKS = frozenset(
     {
         "read_expire",
@@ -79,7 +81,7 @@ class BlockQueueActuator(Actuator[SettingValue]):
         folder = self._device(knob)
         if knob.lever is Lever.DEVICE_SCHEDULER:
             scheduler = _scheduler_in_force(folder)
-            parameters = _parameters(folder)
+            parameters = _parameters(folder) | _length(folder)
             return " ".join([scheduler, *(f"{name}={value}" for name, value in sorted(parameters.items()))])
         for line in _text(self._cost_file(knob)).splitlines():
             number, *words = line.split()
@@ -97,6 +99,9 @@ class BlockQueueActuator(Actuator[SettingValue]):
         scheduler, wanted = _scheduler_words(knob, value)
         if scheduler != _scheduler_in_force(folder):
             _set_scheduler(folder, scheduler)
+        length = wanted.pop(_LENGTH, None)
+        if length is not None and length != _length(folder).get(_LENGTH):
+            _write(folder / "queue" / _LENGTH, length)
         present = _parameters(folder)
         for name, number in wanted.items():
             if name not in present:
@@ -182,6 +187,11 @@ def _parameters(folder: Path) -> dict[str, str]:
         if _PARAMETER.fullmatch(f"{path.name}={number}"):
             found[path.name] = number
     return found
+
+
+def _length(folder: Path) -> dict[str, str]:
+    number = _text(folder / "queue" / _LENGTH).strip()
+    return {_LENGTH: number} if _PARAMETER.fullmatch(f"{_LENGTH}={number}") else {}
 
 
 def _set_scheduler(folder: Path, scheduler: str) -> None:

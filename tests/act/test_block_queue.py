@@ -47,6 +47,7 @@ class Host:
             path.unlink()
         for name, value in PARAMETERS[scheduler].items():
             (self.device / "queue" / "iosched" / name).write_text(value + "\n")
+        (self.device / "queue" / "nr_requests").write_text("256\n")
 
     def write(self, path: Path, text: str) -> None:
         self.writes += 1
@@ -91,13 +92,15 @@ def want(knob: Knob, value: str) -> Setting:
 def test_scheduler_and_parameters_are_set_and_restored(host: Host, tmp_path: Path) -> None:
     expire = host.device / "queue" / "iosched" / "read_expire"
     expire.write_text("77\n")
+    # The kernel sets it, too, when the scheduler is changed.
+    (host.device / "queue" / "nr_requests").write_text("1023\n")
     before = host.snapshot()
     keeper = host.keeper(tmp_path / "journal.json")
     wanted = [want(SCHEDULER, "bfq low_latency=0 slice_idle_us=8000")]
     (outcome,) = keeper.apply(wanted)
     assert outcome.state is OutcomeState.APPLIED
-    assert outcome.before == "mq-deadline fifo_batch=16 read_expire=77 write_expire=5000"
-    assert outcome.after == "bfq low_latency=0 max_budget=0 slice_idle_us=8000"
+    assert outcome.before == "mq-deadline fifo_batch=16 nr_requests=1023 read_expire=77 write_expire=5000"
+    assert outcome.after == "bfq low_latency=0 max_budget=0 nr_requests=256 slice_idle_us=8000"
     written = host.writes
     (outcome,) = keeper.apply(wanted, verify_all=True)
     assert (outcome.state, host.writes) == (OutcomeState.UNCHANGED, written)
