@@ -27,9 +27,10 @@ _MODULES = {"bfq": "bfq", "kyber": "kyber-iosched", "mq-deadline": "mq-deadline"
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 _PARAMETER = re.compile(r"([a-z][a-z0-9_]{0,63})=([0-9]{1,20})", re.ASCII)
 _COST_WORD = re.compile(r"[a-z]{1,16}=[a-z0-9.]{1,24}", re.ASCII)
-_OFF = {"qos": "enable=0", "model": "ctrl=auto"}
+_AUTO = "ctrl=auto"
+_OFF = {"qos": "enable=0", "model": _AUTO}
 """Content of io.cost files for a device without settings."""
-_RESET = {"qos": "enable=0 ctrl=auto", "model": "ctrl=auto"}
+_RESET = {"qos": f"enable=0 {_AUTO}", "model": _AUTO}
 """Settings that remove those of a device, by io.cost file."""
 _LENGTH = "nr_requests"
 """Length of the queue, with which the kernel computes defaults of a scheduler's parameters."""
@@ -86,6 +87,9 @@ class BlockQueueActuator(Actuator[SettingValue]):
         for line in _text(self._cost_file(knob)).splitlines():
             number, *words = line.split()
             if number == knob.device:
+                if _AUTO in words:
+                    # The kernel chooses and changes the others, and takes them for the user's if written.
+                    words = [word for word in words if word.startswith(("enable=", _AUTO))]
                 return None if _OFF[knob.name] in words else " ".join(words)
         return None
 

@@ -67,6 +67,8 @@ class Host:
         kept = dict(word.split("=") for word in line)
         if given.get("ctrl") == "auto":
             kept = dict(word.split("=") for word in (QOS_OFF if "enable" in kept else MODEL_AUTO).split())
+        if given.keys() - {"enable", "ctrl", "model"}:
+            given["ctrl"] = "user"  # whatever was written
         path.write_text(f"{number} " + " ".join(f"{k}={v}" for k, v in (kept | given).items()) + "\n")
 
     def keeper(self, state: Path) -> SettingKeeper:
@@ -145,6 +147,16 @@ def test_io_cost_of_the_operator_is_restored(host: Host, tmp_path: Path) -> None
     keeper = host.keeper(tmp_path / "journal.json")
     keeper.apply([want(QOS, QOS_ON)])
     keeper.undo()
+    assert (host.cgroup / "io.cost.qos").read_text() == f"8:16 {own}\n"
+
+
+def test_io_cost_that_was_on_with_values_of_the_kernel_is_restored(host: Host, tmp_path: Path) -> None:
+    """As after `echo 8:16 enable=1`. Its values were written back, which makes the kernel keep them."""
+    own = QOS_OFF.replace("enable=0", "enable=1")
+    (host.cgroup / "io.cost.qos").write_text(f"8:16 {own}\n")
+    keeper = host.keeper(tmp_path / "journal.json")
+    keeper.apply([want(QOS, QOS_ON)])
+    assert {outcome.state for outcome in keeper.undo()} == {OutcomeState.RESTORED}
     assert (host.cgroup / "io.cost.qos").read_text() == f"8:16 {own}\n"
 
 
