@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from slo_ctl.host.disk_latency import (
     BOUNDARIES_NS,
     LatencyWatch,
     MonitorError,
+    block_statistics,
     has_histogram,
     latencies_of_stats,
     latency_of_blockstats,
@@ -139,6 +141,36 @@ def test_statistics_with_histograms_as_libvirt_12_1_documents_them() -> None:
 def test_statistics_that_qemu_does_not_document_are_refused(stats: dict[str, Any]) -> None:
     with pytest.raises(MonitorError, match="query-blockstats: "):
         latency_of_blockstats({"stats": stats})
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "no JSON",
+        "[" * 100_000,
+        "9" * 5000,
+        "null",
+        '{"error": 1}',
+        '{"return": 1}',
+        '{"return": [1]}',
+        '{"return": [{"qdev": "disk0", "stats": 1}]}',
+        '{"return": [{"qdev": "disk0", "stats": {"rd_total_time_ns": 1, "rd_operations": Infinity}}]}',
+        '{"return": [{"qdev": "disk0", "stats": {"rd_operations": 1, "rd_total_time_ns": %s}}]}'
+        % ("9" * 400),
+    ],
+)
+def test_no_reply_of_a_monitor_ends_the_reading(reply: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all VMs: of one whose QEMU had been taken over, it ended the thread, or the epoch."""
+
+    class Disk:
+        def XMLDesc(self, _flags: int) -> str:  # noqa: N802 - libvirt's name
+            disk = "<disk><alias name='disk0'/><target dev='vda'/></disk>"
+            return f"<domain><devices>{disk}</devices></domain>"
+
+    module = SimpleNamespace(qemuMonitorCommand=lambda *_: reply)
+    monkeypatch.setattr("slo_ctl.host.disk_latency.import_module", lambda _name: module)
+    with pytest.raises(MonitorError):
+        list(map(latency_of_blockstats, block_statistics(Disk()).values()))
 
 
 class BusyHost:
