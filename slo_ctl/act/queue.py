@@ -113,6 +113,14 @@ class BlockQueueActuator(Actuator[SettingValue]):
             if present[name] != number:
                 _write(folder / "queue" / "iosched" / name, number)
 
+    def identity(self, knob: Knob) -> str:
+        """The inode of the device's directory: one that is added in its place has another."""
+        folder = (self._sys / "dev" / "block" / knob.device).resolve()
+        try:
+            return str(folder.stat().st_ino) if folder.name == knob.place else ""
+        except OSError:
+            return ""
+
     def _device(self, knob: Knob) -> Path:
         """Directory of the device; an error if its number now belongs to another device."""
         check_device_number(knob)

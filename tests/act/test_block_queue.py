@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,20 @@ def test_removed_or_replaced_device_is_not_touched(host: Host, tmp_path: Path) -
     assert "sdx no longer exists" in outcome.reason
     assert (other / "queue" / "scheduler").read_text() == "[none] bfq\n"
     assert len(Journal(tmp_path / "journal.json")) == 0
+
+
+def test_a_device_added_in_the_place_of_another_keeps_its_own_scheduler(host: Host, tmp_path: Path) -> None:
+    """It got the original one of the device that was removed, of another size of queue."""
+    keeper = host.keeper(tmp_path / "journal.json")
+    keeper.apply([want(SCHEDULER, "bfq low_latency=0")])
+    host.device.rename(tmp_path / "removed")
+    shutil.copytree(tmp_path / "removed", host.device)
+    host.choose("none")
+    (outcome,) = keeper.apply([want(SCHEDULER, "bfq low_latency=0")], verify_all=True)
+    assert (outcome.state, outcome.before) == (OutcomeState.APPLIED, "none nr_requests=256")
+    for each in (keeper, host.keeper(tmp_path / "journal.json")):
+        each.undo()
+        assert BlockQueueActuator(host.sys, host.cgroup).read(SCHEDULER) == "none nr_requests=256"
 
 
 def test_partitions_and_stacked_devices_are_refused(tmp_path: Path) -> None:
