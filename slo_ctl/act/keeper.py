@@ -52,6 +52,11 @@ class Actuator(Protocol[Value]):
         """Write the original value, which `read` returned before the first change."""
         self.write(knob, value)
 
+    def may_be_partly_set(self, knob: Knob) -> bool:
+        """Whether slo-ctl may have set a part of the knob although `read` returns the original value."""
+        del knob
+        return False
+
     def normalise(self, knob: Knob, value: Value) -> Value:
         """The value that `read` returns after this one was written, such as rounded or clipped."""
         ...
@@ -393,7 +398,7 @@ class SettingKeeper:
                 reason = f"another program has set it to {value_text(before)} meanwhile, which stays"
                 return Outcome(replace(setting, value=before), OutcomeState.RESTORED, before, before, reason)
             # Restore exactly: a value that counts as in force may differ from the original by rounding.
-            if before != setting.value:
+            if before != setting.value or actuator.may_be_partly_set(knob):
                 actuator.restore(knob, setting.value)
                 after = actuator.read(knob)
         except ActError as error:

@@ -225,6 +225,10 @@ class LibvirtActuator(Actuator[float | None]):
         """Write the original value; the disk is in its original throttle group again."""
         self._libvirt.with_domain(knob.place, lambda domain: self._write(domain, knob, value, restored=True))
 
+    def may_be_partly_set(self, knob: Knob) -> bool:
+        """Disks that were limited together, of which one has left the others."""
+        return "," in knob.device
+
     def inherited(self, uuid: str, targets: Iterable[str], *, weight: bool) -> dict[Knob, float | None]:
         """What slo-ctl set in an earlier run of a VM that was resumed, with the values of its definition.
 
@@ -278,9 +282,9 @@ class LibvirtActuator(Actuator[float | None]):
             return float(tunes[targets[0]].get(name, 0)) or None
         group = throttle_group(targets)
         ungrouped = [target for target, tune in tunes.items() if tune.get("group_name") != group]
-        if with_limits := [target for target in ungrouped if _limits_text(tunes[target])]:
-            all_left = len(ungrouped) == len(tunes)
-            raise _limits_of_its_own(with_limits[0], tunes[with_limits[0]], target_removed=all_left)
+        with_limits = [target for target in ungrouped if _limits_text(tunes[target])]
+        if with_limits and len(ungrouped) == len(tunes):
+            raise _limits_of_its_own(with_limits[0], tunes[with_limits[0]], target_removed=True)
         values = {float(tune.get(name, 0)) for tune in tunes.values()}
         return values.pop() or None if not ungrouped and len(values) == 1 else None
 
@@ -296,7 +300,11 @@ class LibvirtActuator(Actuator[float | None]):
             domain.setBlkioParameters({_blkio_name(knob): f"{path},{round(value or 0)}"}, live)
         else:
             targets = knob.device.split(",")
-            for target in self._tunes(domain, targets):
+            tunes = self._tunes(domain, targets)
+            # First those that are in no group of slo-ctl's, as they may be refused.
+            for target in sorted(
+                tunes, key=lambda each: is_throttle_group(tunes[each].get("group_name", ""))
+            ):
                 self._write_tune(domain, knob, target, targets, value, restored=restored)
 
     def _cgroup_weight(self, knob: Knob) -> Knob | None:
@@ -324,6 +332,7 @@ class LibvirtActuator(Actuator[float | None]):
         before = self._tune(domain, target)
         if value is None and not before.get(limit.tune):
             return
+        group = before.get("group_name", "")
         # libvirt replaces all limits of the same kind, so the others must be given too.
         wanted: dict[str, Any] = {name: before.get(name, 0) for name in limit.siblings}
         wanted[limit.tune] = round(value or 0)
@@ -340,9 +349,10 @@ class LibvirtActuator(Actuator[float | None]):
                 f"disk {target} may exceed its limit in bursts: {limit.tune}_max={burst}",
                 f"remove that first: virsh blkdeviotune VM {target} --{limit.tune.replace('_', '-')}-max 0",
             )
-        group = before.get("group_name", "")
-        if value is not None and len(targets) > 1 and _limits_text(before) and not is_throttle_group(group):
-            raise _limits_of_its_own(target, before)  # set since the limits were read
+        if len(targets) > 1 and _limits_text(before) and not is_throttle_group(group):
+            if restored:
+                return  # it has left the others
+            raise _limits_of_its_own(target, before)
         limited, is_of_one_disk = bool(_limits_text(before)), group.startswith(_GROUPS_OF_ONE_DISK)
         replaced = replaced_group(group) or (group if limited and is_of_one_disk else "")
         if restored:

@@ -233,6 +233,31 @@ def test_disk_that_left_its_throttle_group_is_put_back(rig: Rig) -> None:
     assert rig.tune("vda") == rig.tune("vdb") == {"total_iops_sec": 300, "total_bytes_sec": MIB}
 
 
+@pytest.mark.parametrize("own", [0, 77])
+def test_disk_whose_pair_left_their_throttle_group_is_restored(rig: Rig, own: int) -> None:
+    """The pair as a whole had no limit any more, so that nothing was restored; or it was not even read."""
+    wanted = {"total_iops__vda,vdb": 300}
+    rig.apply(**wanted)
+    # Without another group libvirt sets the limits of all disks in it.
+    group = {"group_name": "drive-virtio-disk1"} if own else {}
+    rig.domain.setBlockIoTune("vdb", {"total_iops_sec": own, **group}, 1)
+    assert (rig.tune("vda"), rig.tune("vdb")) == (
+        {"total_iops_sec": 300},
+        {"total_iops_sec": own} if own else {},
+    )
+    if own:
+        (outcome,) = rig.apply(**wanted)
+        assert "disk vdb has limits of its own: total_iops_sec=77" in outcome.reason
+    assert states(rig.apply(total_bytes_s__vda=MIB)) <= {OutcomeState.RESTORED, OutcomeState.APPLIED}
+    assert (rig.tune("vda"), rig.tune("vdb")) == (
+        {"total_bytes_sec": MIB},
+        {"total_iops_sec": own} if own else {},
+    )
+    assert states(rig.keeper.undo()) == {OutcomeState.RESTORED}
+    rig.domain.setBlockIoTune("vdb", {"total_iops_sec": 0}, 1)
+    assert [rig.tune(target) for target in DISKS] == [{}, {}]
+
+
 @pytest.mark.parametrize(
     ("there", "message"),
     [
