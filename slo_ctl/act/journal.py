@@ -118,9 +118,14 @@ class Journal:
         self.correct(moved)
 
     def rename(self, knobs: Mapping[Knob, Knob]) -> None:
-        """Give entries the present names of their knobs. Raises JournalError."""
+        """Give entries the present names of their knobs, in place of what had these before.
+
+        Raises JournalError.
+        """
         if knobs:
-            self._write({knobs.get(knob, knob): original for knob, original in self._originals.items()})
+            replaced = {*knobs.values()} - knobs.keys()
+            kept = {knob: original for knob, original in self._originals.items() if knob not in replaced}
+            self._write({knobs.get(knob, knob): original for knob, original in kept.items()})
             self._objects |= {new.place: self._originals[new].object for new in knobs.values()}
 
     def remove(self, knobs: Iterable[Knob]) -> None:

@@ -52,6 +52,11 @@ class Actuator(Protocol[Value]):
         """Write the original value, which `read` returned before the first change."""
         self.write(knob, value)
 
+    def may_be_partly_set(self, knob: Knob) -> bool:
+        """Whether slo-ctl may have set a part of the knob although `read` returns the original value."""
+        del knob
+        return False
+
     def normalise(self, knob: Knob, value: Value) -> Value:
         """The value that `read` returns after this one was written, such as rounded or clipped."""
         ...
@@ -367,7 +372,8 @@ class SettingKeeper:
         """Restore originals; repeats while any succeeds, because some depend on others."""
         renamed = self._identify(knobs)
         originals = self._journal.originals()
-        knobs = [now for knob in knobs if (now := renamed.get(knob, knob)) in originals]
+        present = dict.fromkeys(renamed.get(knob, knob) for knob in knobs)
+        knobs = [knob for knob in present if knob in originals]
         outcomes: dict[Knob, Outcome] = {}
         waiting = knobs
         while waiting:
@@ -392,7 +398,7 @@ class SettingKeeper:
                 reason = f"another program has set it to {value_text(before)} meanwhile, which stays"
                 return Outcome(replace(setting, value=before), OutcomeState.RESTORED, before, before, reason)
             # Restore exactly: a value that counts as in force may differ from the original by rounding.
-            if before != setting.value:
+            if before != setting.value or actuator.may_be_partly_set(knob):
                 actuator.restore(knob, setting.value)
                 after = actuator.read(knob)
         except ActError as error:

@@ -167,6 +167,10 @@ _LIMITS = {
 }
 
 
+class _NoMediumError(ActError):
+    """A drive is empty. QEMU keeps its limits for the next medium."""
+
+
 class LibvirtActuator(Actuator[float | None]):
     """Reads and sets weights and limits of running VMs through libvirt.
 
@@ -221,6 +225,10 @@ class LibvirtActuator(Actuator[float | None]):
         """Write the original value; the disk is in its original throttle group again."""
         self._libvirt.with_domain(knob.place, lambda domain: self._write(domain, knob, value, restored=True))
 
+    def may_be_partly_set(self, knob: Knob) -> bool:
+        """Disks that were limited together, of which one has left the others."""
+        return "," in knob.device
+
     def inherited(self, uuid: str, targets: Iterable[str], *, weight: bool) -> dict[Knob, float | None]:
         """What slo-ctl set in an earlier run of a VM that was resumed, with the values of its definition.
 
@@ -268,15 +276,15 @@ class LibvirtActuator(Actuator[float | None]):
         if _is_device_number(knob.device):
             return self._read_device(domain, knob)
         targets = knob.device.split(",")
-        tunes = {target: self._tune(domain, target) for target in targets}
+        tunes = self._tunes(domain, targets)
         name = _limit_of(knob).tune
         if len(targets) == 1:
             return float(tunes[targets[0]].get(name, 0)) or None
         group = throttle_group(targets)
         ungrouped = [target for target, tune in tunes.items() if tune.get("group_name") != group]
-        if with_limits := [target for target in ungrouped if _limits_text(tunes[target])]:
-            all_left = len(ungrouped) == len(targets)
-            raise _limits_of_its_own(with_limits[0], tunes[with_limits[0]], target_removed=all_left)
+        with_limits = [target for target in ungrouped if _limits_text(tunes[target])]
+        if with_limits and len(ungrouped) == len(tunes):
+            raise _limits_of_its_own(with_limits[0], tunes[with_limits[0]], target_removed=True)
         values = {float(tune.get(name, 0)) for tune in tunes.values()}
         return values.pop() or None if not ungrouped and len(values) == 1 else None
 
@@ -292,7 +300,11 @@ class LibvirtActuator(Actuator[float | None]):
             domain.setBlkioParameters({_blkio_name(knob): f"{path},{round(value or 0)}"}, live)
         else:
             targets = knob.device.split(",")
-            for target in targets:
+            tunes = self._tunes(domain, targets)
+            # First those that are in no group of slo-ctl's, as they may be refused.
+            for target in sorted(
+                tunes, key=lambda each: is_throttle_group(tunes[each].get("group_name", ""))
+            ):
                 self._write_tune(domain, knob, target, targets, value, restored=restored)
 
     def _cgroup_weight(self, knob: Knob) -> Knob | None:
@@ -320,6 +332,7 @@ class LibvirtActuator(Actuator[float | None]):
         before = self._tune(domain, target)
         if value is None and not before.get(limit.tune):
             return
+        group = before.get("group_name", "")
         # libvirt replaces all limits of the same kind, so the others must be given too.
         wanted: dict[str, Any] = {name: before.get(name, 0) for name in limit.siblings}
         wanted[limit.tune] = round(value or 0)
@@ -336,9 +349,10 @@ class LibvirtActuator(Actuator[float | None]):
                 f"disk {target} may exceed its limit in bursts: {limit.tune}_max={burst}",
                 f"remove that first: virsh blkdeviotune VM {target} --{limit.tune.replace('_', '-')}-max 0",
             )
-        group = before.get("group_name", "")
-        if value is not None and len(targets) > 1 and _limits_text(before) and not is_throttle_group(group):
-            raise _limits_of_its_own(target, before)  # set since the limits were read
+        if len(targets) > 1 and _limits_text(before) and not is_throttle_group(group):
+            if restored:
+                return  # it has left the others
+            raise _limits_of_its_own(target, before)
         limited, is_of_one_disk = bool(_limits_text(before)), group.startswith(_GROUPS_OF_ONE_DISK)
         replaced = replaced_group(group) or (group if limited and is_of_one_disk else "")
         if restored:
@@ -349,6 +363,24 @@ class LibvirtActuator(Actuator[float | None]):
             # Shows what slo-ctl has set, also after a migration.
             wanted["group_name"] = throttle_group(targets, replaced)
         domain.setBlockIoTune(target, wanted, self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE)
+
+    def _tunes(self, domain: Any, targets: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """Limits of those of the disks that the VM still has; an error if it has none of them.
+
+        Disks that are limited together stay so when one of them is unplugged, or its medium ejected.
+        """
+        tunes: dict[str, Mapping[str, Any]] = {}
+        absent: list[ActError] = []
+        for target in targets:
+            try:
+                tunes[target] = self._tune(domain, target)
+            except ActError as error:
+                if not (error.target_removed or isinstance(error, _NoMediumError)):
+                    raise
+                absent.append(error)
+        if not tunes:
+            raise min(absent, key=lambda error: error.target_removed)
+        return tunes
 
     def _tune(self, domain: Any, target: str) -> Mapping[str, Any]:
         try:
@@ -372,6 +404,8 @@ class LibvirtActuator(Actuator[float | None]):
                 f"disk {target} is a vhost-user disk: QEMU cannot limit its I/O",
                 "limit it on the server of the disk",
             )
+        if disks[target].source is None:
+            return _NoMediumError(f"disk {target} has no medium: QEMU answers about its limits only with one")
         return ActError(f"disk {target}: {error}")
 
     def _blkio(self, domain: Any) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 The value of a scheduler is its name and parameters, such as `bfq low_latency=0 slice_idle_us=8000`. Reading
 it returns all parameters, so that restoring a scheduler also restores them: the kernel resets all parameters
-when the scheduler is changed.
+when the scheduler is changed, and with them nr_requests of the queue.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ _MODULES = {"bfq": "bfq", "kyber": "kyber-iosched", "mq-deadline": "mq-deadline"
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 _PARAMETER = re.compile(r"([a-z][a-z0-9_]{0,63})=([0-9]{1,20})", re.ASCII)
 _COST_WORD = re.compile(r"[a-z]{1,16}=[a-z0-9.]{1,24}", re.ASCII)
-_OFF = {"qos": "enable=0", "model": "ctrl=auto"}
+_AUTO = "ctrl=auto"
+_OFF = {"qos": "enable=0", "model": _AUTO}
 """Content of io.cost files for a device without settings."""
-_RESET = {"qos": "enable=0 ctrl=auto", "model": "ctrl=auto"}
+_RESET = {"qos": f"enable=0 {_AUTO}", "model": _AUTO}
 """Settings that remove those of a device, by io.cost file."""
+_LENGTH = "nr_requests"
+"""Length of the queue, with which the kernel computes defaults of a scheduler's parameters."""
 _IN_TICKS = frozenset(
     {
         "read_expire",
@@ -79,11 +82,14 @@ class BlockQueueActuator(Actuator[SettingValue]):
         folder = self._device(knob)
         if knob.lever is Lever.DEVICE_SCHEDULER:
             scheduler = _scheduler_in_force(folder)
-            parameters = _parameters(folder)
+            parameters = _parameters(folder) | _length(folder)
             return " ".join([scheduler, *(f"{name}={value}" for name, value in sorted(parameters.items()))])
         for line in _text(self._cost_file(knob)).splitlines():
             number, *words = line.split()
             if number == knob.device:
+                if _AUTO in words:
+                    # The kernel chooses and changes the others, and takes them for the user's if written.
+                    words = [word for word in words if word.startswith(("enable=", _AUTO))]
                 return None if _OFF[knob.name] in words else " ".join(words)
         return None
 
@@ -97,12 +103,23 @@ class BlockQueueActuator(Actuator[SettingValue]):
         scheduler, wanted = _scheduler_words(knob, value)
         if scheduler != _scheduler_in_force(folder):
             _set_scheduler(folder, scheduler)
+        length = wanted.pop(_LENGTH, None)
+        if length is not None and length != _length(folder).get(_LENGTH):
+            _write(folder / "queue" / _LENGTH, length)
         present = _parameters(folder)
         for name, number in wanted.items():
             if name not in present:
                 raise ActError(f"{scheduler} of this kernel has no parameter {name}", "omit it")
             if present[name] != number:
                 _write(folder / "queue" / "iosched" / name, number)
+
+    def identity(self, knob: Knob) -> str:
+        """The inode of the device's directory: one that is added in its place has another."""
+        folder = (self._sys / "dev" / "block" / knob.device).resolve()
+        try:
+            return str(folder.stat().st_ino) if folder.name == knob.place else ""
+        except OSError:
+            return ""
 
     def _device(self, knob: Knob) -> Path:
         """Directory of the device; an error if its number now belongs to another device."""
@@ -182,6 +199,11 @@ def _parameters(folder: Path) -> dict[str, str]:
         if _PARAMETER.fullmatch(f"{path.name}={number}"):
             found[path.name] = number
     return found
+
+
+def _length(folder: Path) -> dict[str, str]:
+    number = _text(folder / "queue" / _LENGTH).strip()
+    return {_LENGTH: number} if _PARAMETER.fullmatch(f"{_LENGTH}={number}") else {}
 
 
 def _set_scheduler(folder: Path, scheduler: str) -> None:

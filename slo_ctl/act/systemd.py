@@ -69,8 +69,14 @@ class UnitProperties(Protocol):
     def entries(self, unit: str, names: Sequence[str]) -> dict[str, Entries]:
         """The values by device of each of these properties of a unit."""
 
+    def kept(self, unit: str, name: str) -> int | Entries | None:
+        """A property of a unit that has stopped, for its next start; None if it is forgotten until then.
+
+        A service keeps it until the next boot, a scope of a VM not.
+        """
+
     def set(self, unit: str, name: str, value: int | Entries) -> None:
-        """Set a property until the unit stops; entries of other devices are kept."""
+        """Set a property until the next boot, or until a scope stops; entries of other devices are kept."""
 
 
 class SystemdActuator(Actuator[float | None]):
@@ -127,13 +133,32 @@ class SystemdActuator(Actuator[float | None]):
         )
 
     def read(self, knob: Knob) -> float | None:
-        """The value in the cgroup.
+        """The value in the cgroup; of a service that has stopped, the one that it will have.
 
         Raises ActError while a change of the unit is in progress, because the value may still change.
         """
         if unit := unit_of(knob.place):
             self._calls.refuse_while_hanging(unit)
-        return self._in_force(knob)
+        try:
+            return self._in_force(knob)
+        except ActError as error:
+            if unit is None or not error.target_removed:
+                raise
+            removed = error
+        kept = self._calls.call(unit, lambda: self._properties.kept(unit, _property(knob)))
+        if kept is None:
+            raise removed
+        return self._kept_value(knob, kept)
+
+    def _kept_value(self, knob: Knob, kept: int | Entries) -> float | None:
+        """The value in the cgroup that a property becomes."""
+        if isinstance(kept, dict):
+            limits = [limit for path, limit in kept.items() if self._is_device(path, knob)]
+            return float(limits[0]) if limits and limits[0] != NOT_SET else None
+        if kept == NOT_SET:
+            return None
+        weight = float(bfq_weight_of(kept) if knob.name == BFQ.knob else kept)
+        return None if weight == DEFAULT_WEIGHT else weight
 
     def _in_force(self, knob: Knob) -> float | None:
         try:
@@ -162,7 +187,7 @@ class SystemdActuator(Actuator[float | None]):
                 self._change_limit(unit, knob, value)
 
     def _change_limit(self, unit: str, knob: Knob, value: float | None) -> None:
-        name = LATENCY_TARGET if knob.name == LATENCY else LIMITS[knob.name]
+        name = _property(knob)
         entries = self._properties.entries(unit, [name] if knob.name == LATENCY else [*LIMITS.values()])
         foreign = self._foreign(knob, entries)
         if foreign and value is not None:
@@ -175,8 +200,12 @@ class SystemdActuator(Actuator[float | None]):
             self._cgroups.write(replace(_cgroup_knob(knob), name=foreign_name), limit)
 
     def _wait_for(self, knob: Knob, value: float | None) -> None:
-        """systemd answers before it has written to the cgroup."""
-        wait_for(lambda: self._in_force(knob) == value, self._verify_s, _POLL_S)
+        """systemd answers before it has written to the cgroup; that of a unit that has stopped is gone."""
+        try:
+            wait_for(lambda: self._in_force(knob) == value, self._verify_s, _POLL_S)
+        except ActError as error:
+            if not error.target_removed:
+                raise
 
     def _path(self, knob: Knob, entries: Entries) -> str:
         """Path of the device in the property: an existing entry keeps its path, to avoid a second entry."""
@@ -192,14 +221,21 @@ class SystemdActuator(Actuator[float | None]):
         """Limits of the device that systemd did not set and would remove, as it writes all four at once."""
         found = {}
         for name in LIMITS if knob.name in LIMITS else ():
-            other_limit = replace(knob, name=name)
-            in_force = self._in_force(other_limit) if name != knob.name else None
+            in_force = self._limit_in_force(replace(knob, name=name)) if name != knob.name else None
             if in_force is None:
                 continue
             own = entries[LIMITS[name]].items()
             if not any(limit == in_force and self._is_device(path, knob) for path, limit in own):
                 found[name] = in_force
         return found
+
+    def _limit_in_force(self, knob: Knob) -> float | None:
+        try:
+            return self._in_force(knob)
+        except ActError as error:
+            if not error.target_removed:
+                raise
+            return None  # with its cgroup
 
     def _is_device(self, path: str, knob: Knob) -> bool:
         if path == str(device_node(knob.device, self._sys)):
@@ -229,6 +265,13 @@ def _is_weight(knob: Knob) -> bool:
     return knob.name in (BFQ.knob, IO_COST.knob)
 
 
+def _property(knob: Knob) -> str:
+    """Name of the property that has the knob's value."""
+    if _is_weight(knob):
+        return WEIGHT
+    return LATENCY_TARGET if knob.name == LATENCY else LIMITS[knob.name]
+
+
 def _unit(knob: Knob) -> str:
     unit = unit_of(knob.place)
     if unit is None:
@@ -247,11 +290,16 @@ class SystemBus:
 
     def entries(self, unit: str, names: Sequence[str]) -> dict[str, Entries]:
         with _connection() as bus:
-            (path,) = _call_manager(bus, "GetUnit", "s", (unit,))
-            unit_address = DBusAddress(path, _SYSTEMD, f"{_SYSTEMD}.{unit.rpartition('.')[2].capitalize()}")
-            messages = ((name, Properties(unit_address).get(name)) for name in names)
-            replies = ((name, _reply(bus, message)) for name, message in messages)
-            return {name: dict(value) for name, ((_, value),) in replies}
+            (path,) = _call_manager(bus, "LoadUnit", "s", (unit,))
+            return {name: dict(_get(bus, path, _kind(unit), name)) for name in names}
+
+    def kept(self, unit: str, name: str) -> int | Entries | None:
+        with _connection() as bus:
+            (path,) = _call_manager(bus, "LoadUnit", "s", (unit,))
+            if _get(bus, path, "Unit", "LoadState") != "loaded" or _get(bus, path, "Unit", "Transient"):
+                return None
+            value = _get(bus, path, _kind(unit), name)
+            return value if isinstance(value, int) else dict(value)
 
     def set(self, unit: str, name: str, value: int | Entries) -> None:
         variant = ("t", value) if isinstance(value, int) else ("a(st)", list(value.items()))
@@ -270,6 +318,17 @@ def _connection() -> DBusConnection:
     except (OSError, ValueError) as error:
         hint = "properties of units are set over D-Bus: check that dbus is installed and its socket active"
         raise ActError(f"the system bus cannot be reached: {error}", hint) from None
+
+
+def _kind(unit: str) -> str:
+    """The name of the interface with the properties of such units."""
+    return unit.rpartition(".")[2].capitalize()
+
+
+def _get(bus: DBusConnection, path: str, interface: str, name: str) -> Any:
+    address = DBusAddress(path, _SYSTEMD, f"{_SYSTEMD}.{interface}")
+    ((_, value),) = _reply(bus, Properties(address).get(name))
+    return value
 
 
 def _call_manager(bus: DBusConnection, method: str, signature: str, body: tuple[Any, ...]) -> Any:

@@ -37,7 +37,7 @@ from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.model.host import Vm
-from slo_ctl.model.setting import FTL_LEVERS, Outcome, OutcomeState, Setting
+from slo_ctl.model.setting import CGROUP_LEVERS, FTL_LEVERS, LIBVIRT_LEVERS, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import DevicePlan, HostStatus, Plan
 from slo_ctl.observe.host import HostObserver
@@ -215,6 +215,7 @@ class Daemon:
         return self._config_problem
 
     def _use(self, config: Config) -> None:
+        self._restore_before(config)
         before, self.config, self._config_problem = self.config, config, ""
         if (config.libvirt, config.cgroup.root) != (before.libvirt, before.cgroup.root):
             self._observer.close()
@@ -224,6 +225,15 @@ class Daemon:
             self._actuators.drop_libvirt()
         self._recorder.configure(config.history.keep_s, config.history.max_bytes)
         self._hooks.configure(config.hooks)
+
+    def _restore_before(self, config: Config) -> None:
+        """Restore what cannot be found any more with another libvirt or another cgroup tree."""
+        levers = LIBVIRT_LEVERS if config.libvirt.uri != self.config.libvirt.uri else frozenset()
+        if config.cgroup.root != self.config.cgroup.root:
+            levers |= CGROUP_LEVERS
+        for outcome in self._keeper.undo(lambda knob: knob.lever in levers) if not self._dry_run else ():
+            if outcome.state is OutcomeState.UNAPPLIED:
+                log.error("not restored: %s", outcome_line(outcome), extra=journal_fields(outcome))
 
     def _listen(self, config: Config) -> None:
         """Serve metrics and page at the addresses in `config`. Raises UserError, and keeps the old ones."""

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,8 @@ class DeviceStore:
         folder = self.places.device(name)
         try:
             with self.locked(name):
+                # While it is locked: from then on another device may have its name.
+                shutil.rmtree(self.places.run_of(name).folder, ignore_errors=True)
                 trash = folder.with_name(f".{name}.{os.getpid()}.deleted")
                 folder.rename(trash)
             shutil.rmtree(trash)
@@ -154,7 +157,6 @@ class DeviceStore:
             raise _is_served(name) from None
         except OSError as error:
             raise UserError(f"cannot delete {folder}: {error.strerror}", _AS_OWNER) from None
-        shutil.rmtree(self.places.run_of(name).folder, ignore_errors=True)
 
     def require(self, name: str) -> None:
         """Raise UserError unless the device exists; its record may be damaged."""
@@ -176,14 +178,19 @@ class DeviceStore:
 
         Raises ServedError.
         """
-        descriptor = open_lock(self.places.device(name) / _LOCK, _AS_OWNER)
-        try:
-            # `is_served` of another process holds the lock for a moment.
-            if not wait_for(lambda: try_lock(descriptor), _LOCK_TIMEOUT_S, _LOCK_POLL_S):
-                raise ServedError
-            yield descriptor
-        finally:
-            os.close(descriptor)
+        path, is_locked = self.places.device(name) / _LOCK, False
+        while not is_locked:
+            descriptor = open_lock(path, _AS_OWNER)
+            try:
+                # `is_served` of another process holds the lock for a moment.
+                if not wait_for(partial(try_lock, descriptor), _LOCK_TIMEOUT_S, _LOCK_POLL_S):
+                    raise ServedError
+                # Else the device was deleted meanwhile, and it is another one if there is one.
+                is_locked = path.exists() and os.path.samestat(path.stat(), os.fstat(descriptor))
+                if is_locked:
+                    yield descriptor
+            finally:
+                os.close(descriptor)
 
     def is_served(self, name: str) -> bool:
         """Whether a server has locked the device."""

@@ -397,6 +397,9 @@ def parse_io_stat(text: str) -> tuple[_Values, int]:
             bad_lines += 1
             continue
         pairs = [word.partition("=") for word in words[1:]]
+        # Linux 5.15 to 5.18 does not end the line of a device without I/O: the last device has the counters.
+        others = [number for key, equals, _ in pairs if not equals and (number := parse_device_number(key))]
+        device = others[-1] if others else device
         devices[device] = {
             _V2_FIELDS[key]: int(value)
             for key, _, value in pairs

@@ -73,13 +73,21 @@ class MonitorError(Exception):
     """QEMU refused a command, or its reply does not match its documentation."""
 
 
+_INVALID = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+"""Exceptions at a reply that does not, as of a QEMU that its guest has taken over."""
+
+
 def query_monitor(domain: Any, command: str, **arguments: Any) -> Any:
     """Send a monitor command and return its result. Raises MonitorError, and libvirt's error."""
     text = json.dumps({"execute": command, **({"arguments": arguments} if arguments else {})})
-    reply = json.loads(import_module("libvirt_qemu").qemuMonitorCommand(domain, text, 0))
-    if "return" not in reply:
-        raise MonitorError(str(reply.get("error", {}).get("desc", "QEMU reports no reason"))[:200])
-    return reply["return"]
+    answer = import_module("libvirt_qemu").qemuMonitorCommand(domain, text, 0)
+    try:
+        reply = json.loads(answer)
+        if "return" not in reply:
+            raise MonitorError(str(reply.get("error", {}).get("desc", "QEMU reports no reason"))[:200])
+        return reply["return"]
+    except _INVALID as error:
+        raise MonitorError(f"{command}: {type(error).__name__}: {error}"[:200]) from None
 
 
 def block_statistics(domain: Any) -> dict[str, dict[str, Any]]:
@@ -93,20 +101,23 @@ def block_statistics(domain: Any) -> dict[str, dict[str, Any]]:
     except DomainXmlError as error:
         raise MonitorError(str(error)) from None
     found = {}
-    for entry in query_monitor(domain, "query-blockstats"):
-        # `virtio-disk0`, or a path of QEMU's object model that contains it.
-        for part in str(entry.get("qdev", "")).split("/"):
-            if part in targets:
-                found[targets[part]] = entry
+    try:
+        for entry in query_monitor(domain, "query-blockstats"):
+            # `virtio-disk0`, or a path of QEMU's object model that contains it.
+            for part in str(entry.get("qdev", "")).split("/"):
+                if part in targets:
+                    found[targets[part]] = entry
+    except _INVALID as error:
+        raise MonitorError(f"query-blockstats: {type(error).__name__}: {error}") from None
     return found
 
 
 def latency_of_blockstats(entry: Mapping[str, Any]) -> DiskLatency:
     """Latencies of one disk, from its statistics. Raises MonitorError."""
-    stats = entry.get("stats", {})
     try:
+        stats = entry.get("stats", {})
         return DiskLatency(_counts_of_blockstats(stats, "rd"), _counts_of_blockstats(stats, "wr"))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except _INVALID as error:
         raise MonitorError(f"query-blockstats: {type(error).__name__}: {error}") from None
 
 
@@ -192,12 +203,15 @@ class LatencyWatch(WatchThread):
         found: dict[str, DiskLatencies] = {}
         for domain, stats in connection.domainListGetStats(domains, module.VIR_DOMAIN_STATS_BLOCK, flags):
             uuid = str(domain.UUIDString())
-            latencies = latencies_of_stats(stats)
+            before = self._latest.get(uuid, {})
+            latencies: DiskLatencies = latencies_of_stats(stats)
             if self._monitor and latencies and not any(map(has_histogram, latencies.values())):
-                with suppress(MonitorError, module.libvirtError):  # the actuator reports why there are none
-                    latencies |= {
-                        target: latency_of_blockstats(entry)
-                        for target, entry in block_statistics(domain).items()
-                    }
-            found[uuid] = latencies
+                try:
+                    entries = block_statistics(domain).items()
+                    latencies = {**latencies, **{disk: latency_of_blockstats(each) for disk, each in entries}}
+                except (MonitorError, module.libvirtError):  # the actuator reports why there are none
+                    if any(map(has_histogram, before.values())):
+                        latencies = before
+            # Of a VM that is busy libvirt only names the disks.
+            found[uuid] = latencies or before
         return found

@@ -179,31 +179,30 @@ class LibvirtWatch(WatchThread):
         """Follow a connection to its end. Raises libvirt's error."""
         self._waiting_since_s = time.monotonic()
         connection = open_connection(module, self.uri, read_only=True)
+        callbacks: dict[str, int] = {}
         try:
             with self._changed:
                 self._changed_uuids.clear()
                 self._disconnect_reason, self._read_all = "", True
-            has_events = self._subscribe(module, connection)
-            self._follow_open(module, connection, REFRESH_S if has_events else _POLL_S)
+            callbacks = self._subscribe(module, connection)
+            self._follow_open(module, connection, REFRESH_S if "LIFECYCLE" in callbacks else _POLL_S)
         finally:
             self._waiting_since_s = None
-            with suppress(module.libvirtError):  # it is already closed
-                connection.close()
+            _close(module, connection, callbacks.values())
 
-    def _subscribe(self, module: Any, connection: Any) -> bool:
-        """Register for events; whether the driver has events of domains."""
+    def _subscribe(self, module: Any, connection: Any) -> dict[str, int]:
+        """Register for events; returns the callbacks of those that the driver has, by name of the event."""
         with suppress(module.libvirtError):  # drivers without a connection do not support it
             connection.registerCloseCallback(self._on_close, None)
         # The regular refresh replaces events that a driver or an older libvirt lacks.
-        subscribed = 0
+        callbacks = {}
         for name in _EVENTS:
             number = getattr(module, f"VIR_DOMAIN_EVENT_ID_{name}", None)
             callback = self._on_tunable if name == "TUNABLE" else self._on_event
             with suppress(module.libvirtError):
                 if number is not None:
-                    connection.domainEventRegisterAny(None, number, callback, None)
-                    subscribed += name == "LIFECYCLE"
-        return subscribed > 0
+                    callbacks[name] = int(connection.domainEventRegisterAny(None, number, callback, None))
+        return callbacks
 
     def _follow_open(self, module: Any, connection: Any, refresh_s: float) -> None:
         host = LibvirtHost(connection, module)
@@ -261,10 +260,14 @@ class LibvirtWatch(WatchThread):
     def _publish(self, found: dict[str, DomainReading], *, has_local_vms: bool) -> None:
         self._answered_at_s = time.monotonic()
         self._problem = ""
-        before = self._domains
-        notes = tuple(note for reading in found.values() for note in reading.notes)
-        changed = found != before.by_uuid
-        self._domains = LatestDomains(self.uri, found, has_local_vms, notes, before.version + changed)
+        with self._changed:
+            before = self._domains
+            # Those that were announced meanwhile are still to be read.
+            announced = self._changed_uuids & before.by_uuid.keys() - found.keys()
+            found |= {uuid: before.by_uuid[uuid] for uuid in announced}
+            notes = tuple(note for reading in found.values() for note in reading.notes)
+            changed = found != before.by_uuid
+            self._domains = LatestDomains(self.uri, found, has_local_vms, notes, before.version + changed)
         self._answered.set()
         if changed:
             self._on_change()
@@ -290,6 +293,17 @@ _REASONS = {
     3: "the connection was closed",
 }
 """Texts by virConnectCloseReason."""
+
+
+def _close(module: Any, connection: Any, callbacks: Iterable[int]) -> None:
+    """Close a connection, which its callbacks would keep open. Errors of one that was lost are ignored."""
+    for callback in callbacks:
+        with suppress(module.libvirtError):
+            connection.domainEventDeregisterAny(callback)
+    with suppress(module.libvirtError):  # drivers without a connection do not support it
+        connection.unregisterCloseCallback()
+    with suppress(module.libvirtError):
+        connection.close()
 
 
 def _lookup_domains(module: Any, connection: Any, uuids: Iterable[str]) -> Iterable[Any]:

@@ -243,8 +243,9 @@ class SocketPeers:
         try:
             open_connections = self._ask(wanted)
         except OSError as error:
-            note(f"connections of Unix sockets are unknown: {error.strerror}; name namespaces= in [vm]")
-            return {}
+            reason = error.strerror or error
+            note(f"connections of Unix sockets are unknown: {reason}; name namespaces= in [vm]")
+            return self._paths()
         groups = frozenset(cgroups)
         if groups != self._scanned or self._clock() - self._scanned_at_s >= _RESCAN_S:
             self._owners, self._without_owner = {}, frozenset()
@@ -257,6 +258,10 @@ class SocketPeers:
             for inode, cgroup in self._find(tree, groups, missing):
                 self._owners[inode] = _Owner(cgroup, open_connections[inode])
         self._without_owner = frozenset(open_connections) - self._owners.keys()
+        return self._paths()
+
+    def _paths(self) -> dict[str, set[bytes]]:
+        """Those of the kernel's last answer: one that is late ends no connection."""
         found: dict[str, set[bytes]] = {}
         for owner in self._owners.values():
             found.setdefault(owner.cgroup, set()).add(owner.path)

@@ -20,6 +20,9 @@ _SLACK = 1.5
 """A wait that exceeds the elapsed time by this factor is an outlier, such as a counter that was cleared or a
 thread number that was reused."""
 
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+"""Errors after which the next reading may succeed."""
+
 Waits = tuple[int, int]
 """Counters of a thread since its start: number of waits, and their total time in nanoseconds."""
 
@@ -96,6 +99,8 @@ class TaskDelay:
             try:
                 waits = self._waits(threads)
             except OSError as error:
+                if error.errno in _PASSING:
+                    return found
                 self.problem = f"delays of block I/O are unknown: taskstats: {error.strerror or error}"
                 return {}
             if vm in self._last:

@@ -35,6 +35,12 @@ class Lever(StrEnum):
 
 FTL_LEVERS = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS, Lever.FTL_SCHEDULER})
 """Levers of an emulated SSD, which stores their values in its directory."""
+LIBVIRT_LEVERS = frozenset({Lever.LIBVIRT_WEIGHT, Lever.LIBVIRT_LIMIT, Lever.LATENCY_HISTOGRAM})
+"""Levers of a VM of libvirt, which is addressed by its UUID."""
+CGROUP_LEVERS = frozenset(
+    {Lever.CGROUP_WEIGHT, Lever.CGROUP_LIMIT, Lever.CGROUP_LATENCY, Lever.SYSTEMD_PROPERTY}
+)
+"""Levers of a cgroup, which is addressed by its path in the tree."""
 DEVICE_LEVERS = frozenset({Lever.FTL_SCHEDULER, Lever.DEVICE_SCHEDULER, Lever.DEVICE_COST})
 """Levers of a whole device, not of one VM on it."""
 TEXT_LEVERS = DEVICE_LEVERS | {Lever.LATENCY_HISTOGRAM}

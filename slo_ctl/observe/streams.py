@@ -162,8 +162,9 @@ def _with_groups(vms: Iterable[Vm], groups: Iterable[MachineGroup]) -> list[Vm]:
     result = []
     for vm in vms:
         if vm.libvirt_id is not None:
-            candidates = by_uuid.get((vm.uuid or "").lower(), []) + by_id.get(vm.libvirt_id, [])
-            own = min((n for n in candidates if n in remaining and remaining[n].belongs_to(vm)), default=None)
+            # First those of this number: libvirt names the group, but QEMU can change its own arguments.
+            candidates = by_id.get(vm.libvirt_id, []) + by_uuid.get((vm.uuid or "").lower(), [])
+            own = next((n for n in candidates if n in remaining and remaining[n].belongs_to(vm)), None)
             if own is not None:
                 vm = replace(vm, cgroup=remaining.pop(own).cgroup)
         result.append(vm)

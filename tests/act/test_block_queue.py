@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,7 @@ class Host:
             path.unlink()
         for name, value in PARAMETERS[scheduler].items():
             (self.device / "queue" / "iosched" / name).write_text(value + "\n")
+        (self.device / "queue" / "nr_requests").write_text("256\n")
 
     def write(self, path: Path, text: str) -> None:
         self.writes += 1
@@ -66,6 +68,8 @@ class Host:
         kept = dict(word.split("=") for word in line)
         if given.get("ctrl") == "auto":
             kept = dict(word.split("=") for word in (QOS_OFF if "enable" in kept else MODEL_AUTO).split())
+        if given.keys() - {"enable", "ctrl", "model"}:
+            given["ctrl"] = "user"  # whatever was written
         path.write_text(f"{number} " + " ".join(f"{k}={v}" for k, v in (kept | given).items()) + "\n")
 
     def keeper(self, state: Path) -> SettingKeeper:
@@ -91,13 +95,15 @@ def want(knob: Knob, value: str) -> Setting:
 def test_scheduler_and_parameters_are_set_and_restored(host: Host, tmp_path: Path) -> None:
     expire = host.device / "queue" / "iosched" / "read_expire"
     expire.write_text("77\n")
+    # The kernel sets it, too, when the scheduler is changed.
+    (host.device / "queue" / "nr_requests").write_text("1023\n")
     before = host.snapshot()
     keeper = host.keeper(tmp_path / "journal.json")
     wanted = [want(SCHEDULER, "bfq low_latency=0 slice_idle_us=8000")]
     (outcome,) = keeper.apply(wanted)
     assert outcome.state is OutcomeState.APPLIED
-    assert outcome.before == "mq-deadline fifo_batch=16 read_expire=77 write_expire=5000"
-    assert outcome.after == "bfq low_latency=0 max_budget=0 slice_idle_us=8000"
+    assert outcome.before == "mq-deadline fifo_batch=16 nr_requests=1023 read_expire=77 write_expire=5000"
+    assert outcome.after == "bfq low_latency=0 max_budget=0 nr_requests=256 slice_idle_us=8000"
     written = host.writes
     (outcome,) = keeper.apply(wanted, verify_all=True)
     assert (outcome.state, host.writes) == (OutcomeState.UNCHANGED, written)
@@ -145,6 +151,16 @@ def test_io_cost_of_the_operator_is_restored(host: Host, tmp_path: Path) -> None
     assert (host.cgroup / "io.cost.qos").read_text() == f"8:16 {own}\n"
 
 
+def test_io_cost_that_was_on_with_values_of_the_kernel_is_restored(host: Host, tmp_path: Path) -> None:
+    """As after `echo 8:16 enable=1`. Its values were written back, which makes the kernel keep them."""
+    own = QOS_OFF.replace("enable=0", "enable=1")
+    (host.cgroup / "io.cost.qos").write_text(f"8:16 {own}\n")
+    keeper = host.keeper(tmp_path / "journal.json")
+    keeper.apply([want(QOS, QOS_ON)])
+    assert {outcome.state for outcome in keeper.undo()} == {OutcomeState.RESTORED}
+    assert (host.cgroup / "io.cost.qos").read_text() == f"8:16 {own}\n"
+
+
 def test_missing_kernel_module_is_named(host: Host, tmp_path: Path) -> None:
     (outcome,) = host.keeper(tmp_path / "journal.json").apply([want(SCHEDULER, "kyber")])
     assert outcome.state is OutcomeState.UNAPPLIED
@@ -170,6 +186,20 @@ def test_removed_or_replaced_device_is_not_touched(host: Host, tmp_path: Path) -
     assert "sdx no longer exists" in outcome.reason
     assert (other / "queue" / "scheduler").read_text() == "[none] bfq\n"
     assert len(Journal(tmp_path / "journal.json")) == 0
+
+
+def test_a_device_added_in_the_place_of_another_keeps_its_own_scheduler(host: Host, tmp_path: Path) -> None:
+    """It got the original one of the device that was removed, of another size of queue."""
+    keeper = host.keeper(tmp_path / "journal.json")
+    keeper.apply([want(SCHEDULER, "bfq low_latency=0")])
+    host.device.rename(tmp_path / "removed")
+    shutil.copytree(tmp_path / "removed", host.device)
+    host.choose("none")
+    (outcome,) = keeper.apply([want(SCHEDULER, "bfq low_latency=0")], verify_all=True)
+    assert (outcome.state, outcome.before) == (OutcomeState.APPLIED, "none nr_requests=256")
+    for each in (keeper, host.keeper(tmp_path / "journal.json")):
+        each.undo()
+        assert BlockQueueActuator(host.sys, host.cgroup).read(SCHEDULER) == "none nr_requests=256"
 
 
 def test_partitions_and_stacked_devices_are_refused(tmp_path: Path) -> None:

@@ -259,6 +259,26 @@ def test_a_group_that_took_the_name_of_a_renamed_one_keeps_its_values(world: Wor
     assert (world.actuator.values[knob], world.actuator.values[moved]) == (40, 500)
 
 
+@pytest.mark.parametrize("at_stop", [False, True])
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_group_renamed_to_that_of_a_removed_one_gets_its_own_values_back(
+    world: World, first: int, at_stop: bool
+) -> None:
+    """The removed one's values were restored in it, or nothing, if that was changed later."""
+    old, new = LIMITS[1:]
+    world.actuator.values[new] = 40
+    world.actuator.identities = {"/vm1": "11", "/vm2": "12"}
+    for knob in (LIMITS[first], LIMITS[3 - first]):
+        world.keeper.apply([want(each, 300) for each in {LIMITS[first], knob}])
+    world.actuator.identities = {"/vm2": "11"}
+    world.actuator.values[new] = world.actuator.values.pop(old)
+    if not at_stop:
+        world.keeper.apply([want(new, 300)], verify_all=True)
+    assert len(world.keeper.undo()) == 1
+    assert world.actuator.values[new] == originals()[old]
+    assert len(Journal(world.path)) == 0
+
+
 def test_a_renamed_group_gets_the_settings_of_its_new_name_at_once(world: World) -> None:
     """Those of the group that had the name before were reported as in force until their turn to be read."""
     old, new = LIMITS[1:]

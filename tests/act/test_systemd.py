@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
 import time
@@ -49,6 +50,7 @@ class FakeSystemd:
         self.weight = NOT_SET
         self.assigned: list[tuple[str, int | Entries]] = []
         self.deaf = False
+        self.is_service = False
         self.before_each: Callable[[], object] = lambda: None
         self.realise()
         self._cgroups = CgroupActuator(CgroupTree(2, folder / "cgroup"), self.sys)
@@ -59,7 +61,22 @@ class FakeSystemd:
         self.before_each = moment
         return SystemdActuator(self._cgroups, self.sys, self, timeout_s=timeout_s)
 
+    def kept(self, unit: str, name: str) -> int | Entries | None:
+        assert unit == SCOPE
+        if not self.is_service:
+            return None
+        return self.weight if name == WEIGHT else self.entries(unit, [name])[name]
+
+    def stop(self) -> None:
+        shutil.rmtree(self.group)
+
+    def start(self) -> None:
+        self.group.mkdir()
+        self.realise()
+
     def realise(self) -> None:
+        if not self.group.is_dir():
+            return
         weight = 100 if self.weight == NOT_SET else self.weight
         (self.group / "io.weight").write_text(f"default {weight}\n")
         mapped = weight if weight <= 100 else 100 + (weight - 100) * 900 // 9900
@@ -129,6 +146,37 @@ def test_properties_are_set_read_back_and_restored(
     assert outcome.state is OutcomeState.RESTORED
     assert systemd.assigned[-1] == (assigned[0], NOT_SET if name.endswith("weight") else {NODE: NOT_SET})
     assert {path: path.read_text() for path in systemd.group.iterdir()} == files
+
+
+@pytest.mark.parametrize("name", ["weight", "cost_weight", "read_iops", "latency_us"])
+@pytest.mark.parametrize("own", [None, 300.0])
+def test_a_service_that_was_stopped_is_started_without_the_settings(
+    systemd: FakeSystemd, tmp_path: Path, name: str, own: float | None
+) -> None:
+    """The journal forgot them with the cgroup, but systemd keeps the properties of a service until the next
+    boot: they were taken for the operator's when it started again, and stayed.
+    """
+    systemd.is_service = True
+    if own is not None:
+        systemd.actuator.write(knob(name), own)
+    before = systemd.actuator.read(knob(name))
+    keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
+    setting = Setting(knob(name), 200.0, "web", "test")
+    keeper.apply([setting])
+    systemd.stop()
+    assert {outcome.state for outcome in keeper.apply([])} == {OutcomeState.RESTORED}
+    assert not Journal(tmp_path / "journal.json").originals()
+    systemd.start()
+    assert systemd.actuator.read(knob(name)) == before == own
+
+
+def test_settings_of_a_scope_end_with_it(systemd: FakeSystemd, tmp_path: Path) -> None:
+    keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
+    keeper.apply([Setting(knob("read_iops"), 200.0, "web", "test")])
+    systemd.stop()
+    assigned = list(systemd.assigned)
+    keeper.apply([])
+    assert (len(Journal(tmp_path / "journal.json")), systemd.assigned) == (0, assigned)
 
 
 def test_weight_of_the_unit_is_restored(systemd: FakeSystemd, tmp_path: Path) -> None:
@@ -346,7 +394,8 @@ class BusServer:
         if member == "Hello":
             return new_method_return(call, "s", (":1.1",))
         self.calls.append((member, call.body))
-        signature, body = self._answers[member]
+        of_property = f"{member} {call.body[-1]}"
+        signature, body = self._answers[of_property if of_property in self._answers else member]
         if signature == "error":
             name, text = body
             return new_error(call, name, "s", (text,))
@@ -366,10 +415,27 @@ def bus(
 
 
 def test_properties_are_read_over_d_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = {"GetUnit": ("o", (UNIT_PATH,)), "Get": ("v", (("a(st)", [(NODE, 500)]),))}
+    answers = {"LoadUnit": ("o", (UNIT_PATH,)), "Get": ("v", (("a(st)", [(NODE, 500)]),))}
     with bus(tmp_path, monkeypatch, answers) as server:
         assert SystemBus().entries(SCOPE, ["IOReadIOPSMax"]) == {"IOReadIOPSMax": {NODE: 500}}
-    assert server.calls == [("GetUnit", (SCOPE,)), ("Get", (f"{MANAGER}.Scope", "IOReadIOPSMax"))]
+    assert server.calls == [("LoadUnit", (SCOPE,)), ("Get", (f"{MANAGER}.Scope", "IOReadIOPSMax"))]
+
+
+@pytest.mark.parametrize(
+    ("state", "transient", "kept"),
+    [("loaded", False, {NODE: 500}), ("loaded", True, None), ("not-found", False, None)],
+)
+def test_properties_of_a_stopped_unit_are_read_over_d_bus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, transient: bool, kept: Entries | None
+) -> None:
+    answers: dict[str, tuple[str, tuple[Any, ...]]] = {
+        "LoadUnit": ("o", (UNIT_PATH,)),
+        "Get LoadState": ("v", (("s", state),)),
+        "Get Transient": ("v", (("b", transient),)),
+        "Get IOReadIOPSMax": ("v", (("a(st)", [(NODE, 500)]),)),
+    }
+    with bus(tmp_path, monkeypatch, answers):
+        assert SystemBus().kept("vm.service", "IOReadIOPSMax") == kept
 
 
 def test_properties_are_set_over_d_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +458,7 @@ def test_properties_are_set_over_d_bus(tmp_path: Path, monkeypatch: pytest.Monke
 def test_refusal_by_systemd_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, gone: bool
 ) -> None:
-    answers = {"GetUnit": ("error", (name, text))}
+    answers = {"LoadUnit": ("error", (name, text))}
     with bus(tmp_path, monkeypatch, answers), pytest.raises(ActError, match=text) as refused:
         SystemBus().entries("x.scope", ["IOReadIOPSMax"])
     assert refused.value.target_removed == gone

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import try_lock
 from slo_ctl.drives.places import places
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import DeviceRecord, is_name, read_record, read_settings, to_toml
@@ -141,6 +143,45 @@ def test_second_locker_is_refused(tmp_path: Path) -> None:
         pass
     with store.locked("x"):
         pass
+
+
+def test_the_lock_of_a_device_that_is_deleted_meanwhile_is_not_that_of_its_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two servers could have served the same files: one had the lock of the deleted device."""
+    store = DeviceStore(places(tmp_path))
+    store.create(record("x"))
+    others: Iterator[Callable[[], object]] = iter(
+        [lambda: store.places.device("x").rename(tmp_path / "deleted"), lambda: store.create(record("x"))]
+    )
+
+    def late(descriptor: int) -> bool:
+        for other in others:
+            other()
+        return try_lock(descriptor)
+
+    monkeypatch.setattr("slo_ctl.drives.store.try_lock", late)
+    with store.locked("x"), pytest.raises(ServedError), DeviceStore(store.places).locked("x"):
+        pass
+
+
+def test_sockets_of_a_device_created_while_its_predecessor_is_deleted_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DeviceStore(places(tmp_path))
+    store.create(record("x"))
+    run = store.places.run_of("x")
+    delete_tree = shutil.rmtree
+
+    def slow(folder: Path, *, ignore_errors: bool = False) -> None:
+        delete_tree(folder, ignore_errors=ignore_errors)
+        if folder.name.endswith(".deleted"):
+            store.create(record("x"))
+            run.exports.mkdir(parents=True)
+
+    monkeypatch.setattr("slo_ctl.drives.store.shutil.rmtree", slow)
+    store.delete("x")
+    assert run.exports.is_dir()
 
 
 def test_a_failed_creation_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

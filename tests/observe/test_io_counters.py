@@ -30,6 +30,13 @@ def no_note(text: str) -> None:
     raise AssertionError(text)
 
 
+def test_devices_without_io_in_the_line_of_another_one_do_not_get_its_counters() -> None:
+    """Linux before commit 3607849df478, "always terminate io.stat lines"."""
+    devices, bad_lines = parse_io_stat("7:1 7:0 8:0 rbytes=4096 wbytes=0 rios=1 wios=0\n8:16 ")
+    assert (devices.get(DeviceNumber(7, 1)), bad_lines) == (None, 0)
+    assert devices[DeviceNumber(8, 0)] == {"read_bytes": 4096, "written_bytes": 0, "reads": 1, "writes": 0}
+
+
 def test_io_stat_is_parsed() -> None:
     text = (
         "259:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=512 dios=3 cost.vrate=100.00 cost.usage=77\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from slo_ctl.host.disk_latency import (
     BOUNDARIES_NS,
+    LatencyWatch,
     MonitorError,
+    block_statistics,
     has_histogram,
     latencies_of_stats,
     latency_of_blockstats,
@@ -138,3 +141,74 @@ def test_statistics_with_histograms_as_libvirt_12_1_documents_them() -> None:
 def test_statistics_that_qemu_does_not_document_are_refused(stats: dict[str, Any]) -> None:
     with pytest.raises(MonitorError, match="query-blockstats: "):
         latency_of_blockstats({"stats": stats})
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "no JSON",
+        "[" * 100_000,
+        "9" * 5000,
+        "null",
+        '{"error": 1}',
+        '{"return": 1}',
+        '{"return": [1]}',
+        '{"return": [{"qdev": "disk0", "stats": 1}]}',
+        '{"return": [{"qdev": "disk0", "stats": {"rd_total_time_ns": 1, "rd_operations": Infinity}}]}',
+        '{"return": [{"qdev": "disk0", "stats": {"rd_operations": 1, "rd_total_time_ns": %s}}]}'
+        % ("9" * 400),
+    ],
+)
+def test_no_reply_of_a_monitor_ends_the_reading(reply: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all VMs: of one whose QEMU had been taken over, it ended the thread, or the epoch."""
+
+    class Disk:
+        def XMLDesc(self, _flags: int) -> str:  # noqa: N802 - libvirt's name
+            disk = "<disk><alias name='disk0'/><target dev='vda'/></disk>"
+            return f"<domain><devices>{disk}</devices></domain>"
+
+    module = SimpleNamespace(qemuMonitorCommand=lambda *_: reply)
+    monkeypatch.setattr("slo_ctl.host.disk_latency.import_module", lambda _name: module)
+    with pytest.raises(MonitorError):
+        list(map(latency_of_blockstats, block_statistics(Disk()).values()))
+
+
+class BusyHost:
+    """libvirt's module, connection and only domain, with bulk statistics that change."""
+
+    libvirtError = OSError  # noqa: N815 - the name in libvirt
+    VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT = VIR_DOMAIN_STATS_BLOCK = 1
+
+    def __init__(self) -> None:
+        self.stats: dict[str, Any] = {}
+
+    def lookupByUUIDString(self, _uuid: str) -> BusyHost:  # noqa: N802 - libvirt's name
+        return self
+
+    def UUIDString(self) -> str:  # noqa: N802 - libvirt's name
+        return "web"
+
+    def domainListGetStats(self, domains: list[BusyHost], *_: int) -> Any:  # noqa: N802 - libvirt's name
+        return [(domain, self.stats) for domain in domains]
+
+    def XMLDesc(self, _flags: int) -> str:  # noqa: N802 - libvirt's name
+        raise OSError("busy")
+
+
+@pytest.mark.parametrize("monitor", [False, True])
+def test_a_vm_that_is_busy_keeps_its_last_latencies(monitor: bool) -> None:
+    """libvirt then names its disks without statistics: the window and the totals of the VM began anew."""
+    host, watch = BusyHost(), LatencyWatch("test:///default", monitor=monitor)
+    watch._uuids = frozenset({"web"})
+    named = {"block.count": 1, "block.0.name": "vda"}
+    histogram = {
+        f"block.0.latency_histogram.{kind}.bin.{key}": value
+        for kind in ("read", "write")
+        for key, value in (("count", 2), ("0.start", 0), ("0.value", 3), ("1.start", 9), ("1.value", 4))
+    }
+    times = {f"block.0.{kind}.{key}": 7 for kind in ("rd", "wr") for key in ("reqs", "times")}
+    host.stats = named | times | histogram
+    watch._latest = before = watch._read(host, host)
+    assert before["web"]["vda"].reads.counts == (3, 4)
+    for host.stats in (named, named | times if monitor else named):
+        assert watch._read(host, host) == before

@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 
 import pytest
 
 from slo_ctl.host.libvirt_events import LibvirtWatch
 from slo_ctl.host.processes import BlockEvents, ProcessEvents
-from slo_ctl.model.host import VmState
+from slo_ctl.model.host import Vm, VmState
 
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
 TIMEOUT_S = 10.0
@@ -46,6 +47,27 @@ def test_destroyed_and_created_domains_are_noticed() -> None:
         watch.close()
         if connection is not None:
             connection.close()
+
+
+def test_a_vm_that_is_announced_while_another_one_is_read_stays_until_it_is_read_itself() -> None:
+    """libvirt answers about a VM that is starting only when it runs: of two that start together, the second
+    one was lost until then.
+    """
+    xml = f"<domain><name>second</name><uuid>{uuid.uuid4()}</uuid></domain>"
+    published: list[set[str]] = []
+
+    def resolve(vm: Vm, _note: Callable[[str], None]) -> Vm:
+        if vm.name == "test" and not published:
+            watch.announce(xml)
+        return vm
+
+    watch = LibvirtWatch(
+        "test:///default", resolve, lambda: published.append({vm.name for vm in watch.domains().vms})
+    )
+    watch.start()
+    until(lambda: len(published) > 1)
+    assert published[:2] == [{"test", "second"}, {"test"}]
+    watch.close()
 
 
 def test_missing_libvirt_is_a_note() -> None:

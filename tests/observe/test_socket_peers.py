@@ -114,6 +114,25 @@ def test_moved_process_is_noticed(tmp_path: Path) -> None:
     assert made.of("/a", "/b") == {"/b": {b"/x"}}
 
 
+def test_an_answer_that_is_late_ends_no_connection(tmp_path: Path) -> None:
+    """The settings of the VMs on emulated SSDs were restored for an epoch."""
+    made = Peers(tmp_path)
+    made.host.group("a", cgroup__procs="10\n")
+    made.process(10, 501)
+    made.open_now = {501: b"/x"}
+    assert made.of("/a") == {"/a": {b"/x"}}
+    notes: list[str] = []
+
+    def late(_: Callable[[bytes], bool]) -> Mapping[int, bytes]:
+        raise TimeoutError("timed out")
+
+    made.peers._ask = late
+    assert made.peers.paths_of(made.tree, ["/a"], lambda _: True, changed=True, note=notes.append) == {
+        "/a": {b"/x"}
+    }
+    assert notes == ["connections of Unix sockets are unknown: timed out; name namespaces= in [vm]"]
+
+
 def test_refused_sock_diag_is_a_note(tmp_path: Path) -> None:
     def refuse(_: Callable[[bytes], bool]) -> Mapping[int, bytes]:
         raise PermissionError(1, "Operation not permitted")

@@ -164,6 +164,17 @@ def test_uuid_decides_the_owner_of_a_group(tmp_path: Path) -> None:
     )
 
 
+def test_a_qemu_that_claims_the_uuid_of_another_vm_does_not_get_its_settings(tmp_path: Path) -> None:
+    """As one that its guest has taken over may, before the daemon is started again."""
+    host = FakeHost(tmp_path)
+    for number, name in ((1, "evil"), (2, "web")):
+        host.group(f"machine.slice/{SCOPE.format(id=number, name=name)}", cgroup__procs=f"1{number}\n")
+        host.process(10 + number, "/usr/bin/qemu-system-x86_64", "-name", f"guest={name}", "-uuid", UUID)
+    found = scan(host, FakeDomain("evil", 1, OTHER_UUID), FakeDomain("web", 2)).vms
+    cgroups = {vm.name: vm.cgroup for vm in found if vm.found_by is FoundBy.LIBVIRT}
+    assert cgroups == {"evil": None, "web": f"/machine.slice/{SCOPE.format(id=2, name='web')}"}
+
+
 def test_without_libvirt_names_come_from_qemu_then_from_the_group(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     host.group(f"machine.slice/{SCOPE.format(id=1, name='cutna')}", cgroup__procs="10\n12\nx\n")

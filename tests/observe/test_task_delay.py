@@ -87,6 +87,19 @@ def test_ended_thread_and_refusal_are_handled(tmp_path: Path) -> None:
     assert "taskstats" in delay.problem
 
 
+def test_lack_of_descriptors_does_not_end_the_reading_for_ever(tmp_path: Path) -> None:
+    failures = [errno.EMFILE, errno.ENOBUFS]
+
+    def read(_thread: int) -> Waits:
+        if failures:
+            raise OSError(failures.pop(), "for now")
+        return 1, 1000
+
+    delay = TaskDelay(proc(tmp_path, "1", p1=1), read)
+    assert [len(delay.sample({"a": ["1"]})) for _ in range(4)] == [0, 0, 0, 1]
+    assert delay.problem == ""
+
+
 def test_a_host_without_pyroute2_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyroute2.netlink.taskstats", None)
     delay = TaskDelay(proc(tmp_path, "1", p1=1))

@@ -69,6 +69,21 @@ def ratio(groups: Cgroups, number: DeviceNumber) -> float:
 
 
 @pytest.mark.slow
+def test_limits_are_removed_before_another_cgroup_tree_is_used(root: Path) -> None:
+    with cgroups("a") as groups, loop_device(16 << 20) as (path, number):
+        before = knobs(groups, ("a",), number)
+        configure(root, path, groups, {"a": f"max_iops = {MAXIMUM}"})
+        with running(root) as daemon:
+            daemon.eventually("its limit", lambda _: knobs(groups, ("a",), number) != before)
+            file = root / "slo-ctl.toml"
+            (root / "empty").mkdir()
+            file.write_text(f'{file.read_text()}\n[cgroup]\nroot = "{root / "empty"}"\n')
+            assert daemon.api.post("/v1/reload")["config_problem"] == ""
+            daemon.eventually("no limit", lambda _: knobs(groups, ("a",), number) == before)
+            assert daemon.stop() == 0, daemon.log()
+
+
+@pytest.mark.slow
 def test_limits_and_weights_are_set_and_restored(root: Path) -> None:
     require("fio")
     vms = ("a", "b", "c")

@@ -86,6 +86,25 @@ def test_hanging_libvirtd_does_not_stall_epochs(libvirt_host: LibvirtHost, root:
         assert limit() == 0
 
 
+def test_limits_are_removed_before_another_libvirt_is_used(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
+    """The other one does not know the VM: its limit was forgotten as that of a VM that has gone."""
+    with loop_device(16 << 20) as (path, _):
+        disk = f"<disk type='block'><source dev='{path}'/><target dev='vda' bus='virtio'/></disk>"
+        domain = libvirt_host.start_domain(f"{NAME}-uri", disks=disk)
+
+        def limit() -> int:
+            return int(domain.blockIoTune("vda", 1)["total_iops_sec"])
+
+        text = CONFIG.format(uri=libvirt_host.uri, path=path, name=domain.name(), maximum=500)
+        (root / "slo-ctl.toml").write_text(text)
+        with running(root) as daemon:
+            daemon.eventually("its limit", lambda _: limit() == 500)
+            (root / "slo-ctl.toml").write_text(text.replace(libvirt_host.uri, "test:///default"))
+            daemon.api.post("/v1/reload")
+            daemon.eventually("the limit as it was", lambda _: limit() == 0)
+            assert daemon.stop() == 0, daemon.log()
+
+
 def test_limits_do_not_outlive_a_vm_that_is_saved(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
     """libvirt restores a VM with the limits it had, also after a migration."""
     with loop_device(16 << 20) as (path, _):

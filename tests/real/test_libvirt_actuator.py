@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cgroup_groups import MIB, io_tree, loop_device
 from libvirt_host import LibvirtHost, disk_xml, libvirt_host  # noqa: F401 - a fixture
+from waiting import until
 
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
@@ -181,6 +182,40 @@ def test_two_disks_share_one_limit(rig: Rig) -> None:
     assert rig.state() == before
 
 
+def test_the_limit_of_a_disk_whose_pair_was_unplugged_is_removed(rig: Rig) -> None:
+    """The pair's knob was taken for that of something that has gone, and its limit for the disk's own."""
+    before = rig.state()
+    usb = disk_xml(rig.host.image("usb.img"), "sda").replace("bus='virtio'", "bus='usb'")
+    rig.domain.attachDevice(usb)
+    assert states(rig.apply(**{"total_iops__vda,sda": 300})) == {OutcomeState.APPLIED}
+    rig.domain.detachDevice(usb)
+    until(lambda: "'sda'" not in rig.domain.XMLDesc(0), "the disk is unplugged")
+    assert rig.tune("vda") == {"total_iops_sec": 300}
+    rig.apply(total_iops__vda=300)
+    assert rig.tune("vda") == {"total_iops_sec": 300}
+    rig.keeper.undo()
+    assert rig.state() == before
+
+
+def test_the_limit_of_a_disk_whose_pair_was_ejected_is_removed(rig: Rig) -> None:
+    """libvirt has an internal error for the limits of an empty drive: neither disk was restored."""
+    name = f"{NAME}-cd"
+    image = f"<source file='{rig.host.image('cd.img')}'/>"
+    drive = f"<disk type='file' device='cdrom'>{image}<target dev='hda' bus='ide'/><readonly/></disk>"
+    domain = rig.host.start_domain(name, disks=disk_xml(rig.host.image("cd-vda.img"), "vda") + drive)
+    pair, alone = (
+        Knob(Lever.LIBVIRT_LIMIT, domain.UUIDString(), "total_iops", d) for d in ("hda,vda", "hda")
+    )
+    rig.wish({pair: 300.0})
+    domain.updateDeviceFlags(drive.replace(image, ""), 1)
+    with pytest.raises(ActError, match="disk hda has no medium") as empty:
+        rig.actuator.read(alone)
+    assert not empty.value.target_removed, "QEMU keeps the limit for the next medium"
+    assert states(rig.keeper.undo()) == {OutcomeState.RESTORED}
+    assert domain.blockIoTune("vda", 1)["total_iops_sec"] == 0
+    domain.destroy()
+
+
 def test_a_limit_that_another_program_sets_before_disks_are_limited_together_is_kept(rig: Rig) -> None:
     """It was replaced after it had not been there, and each disk got a throttle group of its own."""
     rig.domain.setBlockIoTune("vdb", {"total_iops_sec": 77}, 1)
@@ -196,6 +231,31 @@ def test_disk_that_left_its_throttle_group_is_put_back(rig: Rig) -> None:
     rig.apply(**wanted)
     assert states(rig.apply(**wanted)) == {OutcomeState.UNCHANGED}
     assert rig.tune("vda") == rig.tune("vdb") == {"total_iops_sec": 300, "total_bytes_sec": MIB}
+
+
+@pytest.mark.parametrize("own", [0, 77])
+def test_disk_whose_pair_left_their_throttle_group_is_restored(rig: Rig, own: int) -> None:
+    """The pair as a whole had no limit any more, so that nothing was restored; or it was not even read."""
+    wanted = {"total_iops__vda,vdb": 300}
+    rig.apply(**wanted)
+    # Without another group libvirt sets the limits of all disks in it.
+    group = {"group_name": "drive-virtio-disk1"} if own else {}
+    rig.domain.setBlockIoTune("vdb", {"total_iops_sec": own, **group}, 1)
+    assert (rig.tune("vda"), rig.tune("vdb")) == (
+        {"total_iops_sec": 300},
+        {"total_iops_sec": own} if own else {},
+    )
+    if own:
+        (outcome,) = rig.apply(**wanted)
+        assert "disk vdb has limits of its own: total_iops_sec=77" in outcome.reason
+    assert states(rig.apply(total_bytes_s__vda=MIB)) <= {OutcomeState.RESTORED, OutcomeState.APPLIED}
+    assert (rig.tune("vda"), rig.tune("vdb")) == (
+        {"total_bytes_sec": MIB},
+        {"total_iops_sec": own} if own else {},
+    )
+    assert states(rig.keeper.undo()) == {OutcomeState.RESTORED}
+    rig.domain.setBlockIoTune("vdb", {"total_iops_sec": 0}, 1)
+    assert [rig.tune(target) for target in DISKS] == [{}, {}]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from slo_ctl.drives.places import places
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.host import libvirt_events
 from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree
+from slo_ctl.host.libvirt_events import LibvirtWatch
 from slo_ctl.host.task_delay import TaskDelay
 from slo_ctl.model.host import Tenant, Vm, VmState
 from slo_ctl.observe.host import HostObserver
@@ -137,6 +138,25 @@ def test_hanging_libvirtd_does_not_block_observation(libvirt_host: LibvirtHost, 
         libvirt_host.thaw()
     until(lambda: not any("libvirt" in note for note in observer.observe().notes), "an answer")
     observer.close()
+
+
+@pytest.mark.slow
+def test_a_watch_of_libvirt_that_ends_leaves_no_connection_open(libvirt_host: LibvirtHost) -> None:  # noqa: F811
+    """Its callbacks kept each one open: where libvirt refused a query, one more in every second."""
+
+    def opened() -> int:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the number only
+
+    counts = []
+    for _ in range(3):
+        watch = LibvirtWatch(libvirt_host.uri)
+        watch.start()
+        assert watch.wait(NEVER_S)
+        during = opened()
+        watch.close()
+        until(lambda during=during: opened() < during, "the connection is closed")  # type: ignore[misc]
+        counts.append(opened())
+    assert counts == counts[:1] * 3
 
 
 @contextmanager
