@@ -16,6 +16,7 @@ from pathlib import Path
 
 from papers.fast15.setup import EMULATED, SYNTHETIC, WORKLOADS
 from papers.figure import Figure, Judged, NotPossibleError, Panel, Results, Rule, Shape, Trial
+from slo_ctl.base.clock import wait_for
 from slo_ctl.base.termination import uninterrupted_close
 from slo_ctl.drives.places import places
 from slo_ctl.drives.plan import plan_device
@@ -42,6 +43,8 @@ _BFQ_WEIGHT = 100
 _SYS = Path("/sys")
 _FILE = "disk"
 _READY_S, _LEAD_S = 60.0, 2.0
+_EMPTY_S = 10.0
+"""How long the kernel may take to remove processes that have ended from their cgroup."""
 _PAGE_BYTES = 4096
 _MADE = "slo-paper-"
 """Names of cgroups and temporary directories begin so, followed by the PID of the process that made them."""
@@ -272,10 +275,15 @@ def _has_no_process(made: Path) -> bool:
 
 
 def _remove_groups(parent: Path) -> None:
-    """Remove a cgroup and those in it; one with processes remains."""
-    for group in (*parent.glob("*/"), parent):
-        with suppress(OSError):
-            group.rmdir()
+    """Remove a cgroup and those in it; one with processes remains, unless these are about to end."""
+
+    def is_removed() -> bool:
+        for group in (*parent.glob("*/"), parent):
+            with suppress(OSError):
+                group.rmdir()
+        return not parent.exists()
+
+    wait_for(is_removed, _EMPTY_S, 0.05)
 
 
 def _wait(done: Callable[[], bool], otherwise: str) -> None:
