@@ -1,4 +1,4 @@
-"""Weights, limits and latency histograms of running VMs, set through libvirt until they stop."""
+"""Weights and limits of running VMs, set through libvirt until they stop."""
 
 from __future__ import annotations
 
@@ -15,14 +15,6 @@ from slo_ctl.act.keeper import Actuator
 from slo_ctl.act.systemd import bfq_weight_of, io_weight_for
 from slo_ctl.host.block_device import device_node, device_number
 from slo_ctl.host.calls import TIMEOUT_S, BoundedCalls
-from slo_ctl.host.disk_latency import (
-    BOUNDARIES_NS,
-    MonitorError,
-    block_statistics,
-    has_histogram,
-    latency_of_blockstats,
-    query_monitor,
-)
 from slo_ctl.host.libvirt import (
     DEFAULT_URI,
     DomainXmlError,
@@ -300,12 +292,13 @@ class LibvirtActuator(Actuator[float | None]):
             domain.setBlkioParameters({_blkio_name(knob): f"{path},{round(value or 0)}"}, live)
         else:
             targets = knob.device.split(",")
-            tunes = self._tunes(domain, targets)
-            # First those that are in no group of slo-ctl's, as they may be refused.
-            for target in sorted(
-                tunes, key=lambda each: is_throttle_group(tunes[each].get("group_name", ""))
-            ):
+            for target in targets if len(targets) == 1 else self._refusable_first(domain, targets):
                 self._write_tune(domain, knob, target, targets, value, restored=restored)
+
+    def _refusable_first(self, domain: Any, targets: Iterable[str]) -> list[str]:
+        """The disks that the VM has, first those in no group of slo-ctl's, which `_write_tune` may refuse."""
+        tunes = self._tunes(domain, targets)
+        return sorted(tunes, key=lambda each: is_throttle_group(tunes[each].get("group_name", "")))
 
     def _cgroup_weight(self, knob: Knob) -> Knob | None:
         """The weight of the VM's cgroup; None if it is not known."""
@@ -332,7 +325,6 @@ class LibvirtActuator(Actuator[float | None]):
         before = self._tune(domain, target)
         if value is None and not before.get(limit.tune):
             return
-        group = before.get("group_name", "")
         # libvirt replaces all limits of the same kind, so the others must be given too.
         wanted: dict[str, Any] = {name: before.get(name, 0) for name in limit.siblings}
         wanted[limit.tune] = round(value or 0)
@@ -349,11 +341,12 @@ class LibvirtActuator(Actuator[float | None]):
                 f"disk {target} may exceed its limit in bursts: {limit.tune}_max={burst}",
                 f"remove that first: virsh blkdeviotune VM {target} --{limit.tune.replace('_', '-')}-max 0",
             )
-        if len(targets) > 1 and _limits_text(before) and not is_throttle_group(group):
+        group = before.get("group_name", "")
+        limited, is_of_one_disk = bool(_limits_text(before)), group.startswith(_GROUPS_OF_ONE_DISK)
+        if len(targets) > 1 and limited and not is_throttle_group(group):
             if restored:
                 return  # it has left the others
             raise _limits_of_its_own(target, before)
-        limited, is_of_one_disk = bool(_limits_text(before)), group.startswith(_GROUPS_OF_ONE_DISK)
         replaced = replaced_group(group) or (group if limited and is_of_one_disk else "")
         if restored:
             wanted |= {"group_name": replaced} if replaced else {}
@@ -466,60 +459,3 @@ def _limits_text(tune: Mapping[str, Any]) -> str:
 
 def _text_of(tune: Mapping[str, Any], names: Sequence[str]) -> str:
     return ", ".join(f"{name}={tune[name]}" for name in names if tune.get(name))
-
-
-# QEMU's latency histograms of a VM's disks, enabled and removed by a monitor command.
-
-
-ON = "on"
-
-
-class LatencyHistogramActuator(Actuator[str | None]):
-    """Enables histograms of disks of running VMs; existing histograms are not changed."""
-
-    levers = frozenset({Lever.LATENCY_HISTOGRAM})
-
-    def __init__(self, uri: str) -> None:
-        self._libvirt = LibvirtConnection(uri, service="QEMU")
-
-    def close(self) -> None:
-        self._libvirt.close()
-
-    def normalise(self, knob: Knob, value: str | None) -> str | None:
-        """The value itself: `on`, or None (off)."""
-        del knob
-        return value
-
-    def read(self, knob: Knob) -> str | None:
-        """`on` if QEMU has a histogram for the disk, with any boundaries; else None."""
-        return self._with_disk(knob, lambda _, entry: _state(entry))
-
-    def write(self, knob: Knob, value: str | None) -> None:
-        """Enable a histogram, or remove the existing one (None)."""
-        boundaries = {} if value is None else {"boundaries": list(BOUNDARIES_NS)}
-        self._with_disk(
-            knob,
-            lambda domain, entry: query_monitor(
-                domain, "block-latency-histogram-set", id=entry["qdev"], **boundaries
-            ),
-        )
-
-    def _with_disk(self, knob: Knob, do: Callable[[Any, dict[str, Any]], Result]) -> Result:
-        """Call `do` with a running VM and QEMU's statistics of the knob's disk. Raises ActError."""
-
-        def with_domain(domain: Any) -> Result:
-            try:
-                disks = block_statistics(domain)
-                if knob.device not in disks:
-                    raise ActError(f"the VM has no disk {knob.device} any more", target_removed=True)
-                return do(domain, disks[knob.device])
-            except MonitorError as error:
-                raise ActError(f"QEMU refused: {error}") from None
-            except ImportError as error:
-                raise ActError(f"libvirt-python has no monitor commands: {error}") from None
-
-        return self._libvirt.with_domain(knob.place, with_domain)
-
-
-def _state(entry: dict[str, Any]) -> str | None:
-    return ON if has_histogram(latency_of_blockstats(entry)) else None

@@ -66,8 +66,8 @@ class ServedFtlActuator(Actuator[SettingValue]):
         self._journal = journal
         self._clock = clock
         self._connect = connect
-        self._timeout_s = TIMEOUT_S
-        self._ignored_s = _IGNORED_S
+        self._is_last = False
+        """Whether there is no next interval, in which commands are repeated."""
         self._ignored_until_s = 0.0
         self._restore_until_s = float("inf")
         self._client: ControlClient | None = None
@@ -82,8 +82,7 @@ class ServedFtlActuator(Actuator[SettingValue]):
     def wait_longer(self) -> None:
         """Give a busy server more time from now on, as there is no next interval."""
         self.close()
-        self._timeout_s, self._ignored_s = _LAST_TIMEOUT_S, float("inf")
-        self._ignored_until_s = 0.0
+        self._is_last, self._ignored_until_s = True, 0.0
 
     def close(self) -> None:
         """Close the connection; the next use opens a new one."""
@@ -307,22 +306,22 @@ class ServedFtlActuator(Actuator[SettingValue]):
         if changes and self._reading is not None:
             self._reading.written = True
         connected_before = self._client is not None
+        timeout_s = _LAST_TIMEOUT_S if self._is_last else TIMEOUT_S
+        hint = "" if self._is_last else "it is retried in the next interval"
         began_s = self._clock.monotonic_s()
         if began_s < self._ignored_until_s:
-            raise ActError(f"{self._device} does not answer", "it is retried in the next interval")
+            raise ActError(f"{self._device} does not answer", hint)
         try:
             if self._client is None:
-                self._client = self._connect(self._socket, self._timeout_s)
+                self._client = self._connect(self._socket, timeout_s)
             return do(self._client)
         except ControlError as error:
             if error.code in ("unreachable", "late", "malformed"):
                 self.close()
-                if self._clock.monotonic_s() - began_s >= self._timeout_s:
-                    self._ignored_until_s = self._clock.monotonic_s() + self._ignored_s
-                    raise ActError(
-                        f"{self._device} has not answered for {self._timeout_s:g} s",
-                        "it is retried in the next interval",
-                    ) from None
+                if self._clock.monotonic_s() - began_s >= timeout_s:
+                    ignored_s = float("inf") if self._is_last else _IGNORED_S
+                    self._ignored_until_s = self._clock.monotonic_s() + ignored_s
+                    raise ActError(f"{self._device} has not answered for {timeout_s:g} s", hint) from None
                 if connected_before and (repeatable or isinstance(error, NotSentError)):
                     return self._command(do, repeatable=repeatable, changes=changes)
                 raise ActError(

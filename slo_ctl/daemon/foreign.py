@@ -84,7 +84,6 @@ class ForeignLimit(NamedTuple):
         return any(_HELD_FROM * limit <= rate <= _HELD_UNTIL * limit for rate, limit in rates if rate)
 
 
-_LIMITS = frozenset({Lever.CGROUP_LIMIT, Lever.LIBVIRT_LIMIT})
 _HELD_FROM, _HELD_UNTIL = 0.9, 1.5
 """Rates at which a VM is held by a limit, relative to it: limiters err by 2 to 4 %, and readings by 3 %. A VM
 that does far more goes on in the direction that has no limit.
@@ -148,12 +147,19 @@ class ForeignLimits:
         return "; ".join(limit.text for limit in limits if limit.is_reached(window))
 
 
+def _is_limit(knob: Knob) -> bool:
+    """Whether it is a limit of a VM on a block device."""
+    if knob.lever is Lever.SYSTEMD_PROPERTY:
+        return knob.name in LIMIT_NAMES
+    return knob.lever in (Lever.CGROUP_LIMIT, Lever.LIBVIRT_LIMIT)
+
+
 def raised_limits(settings: Iterable[Setting], originals: Mapping[Knob, Original]) -> list[str]:
     """A sentence for each limit of others, in `originals`, that a higher one replaces."""
     replaced = {
         knob: original.value
         for knob, original in originals.items()
-        if original.value is not None and knob.lever in _LIMITS
+        if original.value is not None and _is_limit(knob)
     }
     notes = []
     for setting in settings if replaced else ():

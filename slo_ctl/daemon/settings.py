@@ -12,7 +12,8 @@ from typing import Any
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal, JournalError, Original
 from slo_ctl.act.keeper import Actuator
-from slo_ctl.act.libvirt import LatencyHistogramActuator, LibvirtActuator
+from slo_ctl.act.latency_histogram import LatencyHistogramActuator
+from slo_ctl.act.libvirt import LibvirtActuator
 from slo_ctl.act.nvme_ops import nvme_ops_actuator
 from slo_ctl.act.queue import BlockQueueActuator, check_named
 from slo_ctl.act.systemd import SystemdActuator

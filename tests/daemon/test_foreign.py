@@ -50,15 +50,22 @@ def test_limits_of_others_are_named_and_own_ones_are_not(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("maximum", "raised"), [(1000.0, True), (500.0, False), (300.0, False)])
-def test_a_lower_limit_of_others_that_a_maximum_replaces_is_named(maximum: float, raised: bool) -> None:
-    knob = Knob(Lever.LIBVIRT_LIMIT, "0-0", "total_iops", "vda")
-    weight = Knob(Lever.LIBVIRT_WEIGHT, "0-0", "weight")
+@pytest.mark.parametrize(
+    ("knob", "weight"),
+    [
+        (Knob(Lever.LIBVIRT_LIMIT, "0-0", "total_iops", "vda"), Knob(Lever.LIBVIRT_WEIGHT, "0-0", "weight")),
+        (
+            Knob(Lever.SYSTEMD_PROPERTY, "/vm.scope", "read_iops", "7:0"),
+            Knob(Lever.SYSTEMD_PROPERTY, "/vm.scope", "weight"),
+        ),
+    ],
+)
+def test_a_lower_limit_of_others_that_a_maximum_replaces_is_named(
+    knob: Knob, weight: Knob, maximum: float, raised: bool
+) -> None:
     originals = {knob: Original(500.0, "web"), weight: Original(100.0, "web")}
     wanted = [Setting(knob, maximum, "web", "its maximum"), Setting(weight, 300.0, "web", "its weight")]
-    note = (
-        "VM web: libvirt blkdeviotune 0-0 vda total_iops is 1000 instead of 500, which slo-ctl had not set; "
-        "that is restored when it stops"
-    )
+    note = f"VM web: {knob} is 1000 instead of 500, which slo-ctl had not set; that is restored when it stops"
     assert raised_limits(wanted, originals) == [note] * raised
     assert raised_limits(wanted, {knob: Original(None, "web")}) == []
 

@@ -34,6 +34,18 @@ from slo_ctl.host.cgroup import DEFAULT_ROOT
 START_S = 300.0
 _POLL_S = 0.05
 _OWN_FOLDERS = ("/run/libvirt", "/var/lib/libvirt", "/etc/libvirt", "/var/cache/libvirt", "/var/log/libvirt")
+LIMITED_VM = """
+[daemon]
+epoch = "250ms"
+[libvirt]
+uri = "{uri}"
+[[device]]
+name = "fast"
+path = "{path}"
+[vm.{name}]
+max_iops = {maximum}
+"""
+"""Configuration of a daemon that limits a VM on one device."""
 _PROGRAMS = ("libvirtd", "virtlogd", "qemu-system-x86_64", "unshare")
 
 

@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from cgroup_groups import loop_device
 from daemon_host import row_of, running
 from libvirt_host import (
+    LIMITED_VM,
     LibvirtHost,
     domain_xml,
     libvirt_host,  # noqa: F401 - a fixture
@@ -29,18 +31,6 @@ AT_EASE_S = 3.0
 WINDOWS = 20
 """Number of attempts with `AT_EASE_S`: the machine may be busier than before."""
 
-CONFIG = """
-[daemon]
-epoch = "250ms"
-[libvirt]
-uri = "{uri}"
-[[device]]
-name = "fast"
-path = "{path}"
-[vm.{name}]
-max_iops = {maximum}
-"""
-
 
 def test_hanging_libvirtd_does_not_stall_epochs(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
     with loop_device(16 << 20) as (path, _):
@@ -51,7 +41,7 @@ def test_hanging_libvirtd_does_not_stall_epochs(libvirt_host: LibvirtHost, root:
             return int(domain.blockIoTune("vda", 1)["total_iops_sec"])
 
         def configure(maximum: int) -> None:
-            text = CONFIG.format(uri=libvirt_host.uri, path=path, name=NAME, maximum=maximum)
+            text = LIMITED_VM.format(uri=libvirt_host.uri, path=path, name=NAME, maximum=maximum)
             (root / "slo-ctl.toml").write_text(text)
 
         def row(status: HostStatus) -> VmStatus:
@@ -96,7 +86,7 @@ def test_limits_are_removed_before_another_libvirt_is_used(libvirt_host: Libvirt
         def limit() -> int:
             return int(domain.blockIoTune("vda", 1)["total_iops_sec"])
 
-        text = CONFIG.format(uri=libvirt_host.uri, path=path, name=domain.name(), maximum=500)
+        text = LIMITED_VM.format(uri=libvirt_host.uri, path=path, name=domain.name(), maximum=500)
         (root / "slo-ctl.toml").write_text(text)
         with running(root) as daemon:
             daemon.eventually("its limit", lambda _: limit() == 500)
@@ -133,7 +123,7 @@ def test_limits_do_not_outlive_a_vm_that_is_saved(libvirt_host: LibvirtHost, roo
 
         try:
             weight_before = weight()
-            config.write_text(CONFIG.format(**domain_config, maximum=500))
+            config.write_text(LIMITED_VM.format(**domain_config, maximum=500))
             with running(root) as daemon:
                 daemon.eventually("its limit", lambda _: limit() == 500)
                 if weight_before:
@@ -149,10 +139,10 @@ def test_limits_do_not_outlive_a_vm_that_is_saved(libvirt_host: LibvirtHost, roo
             assert (limit(), weight()) == (0, weight_before), daemon.log()
             # A second daemon without an SLO for it, like that of the target host of a migration.
             limit_and_forget()
-            config.write_text(CONFIG.format(**domain_config, maximum=500).partition("[vm.")[0])
+            config.write_text(LIMITED_VM.format(**domain_config, maximum=500).partition("[vm.")[0])
             with running(root) as daemon:
                 daemon.eventually("no limit", lambda _: limit() == 0)
-            config.write_text(CONFIG.format(**domain_config, maximum=500))
+            config.write_text(LIMITED_VM.format(**domain_config, maximum=500))
             limit_and_forget()
             assert app.run(["apply", "--undo", "--root", str(root)]) == 0
             assert limit() == 0
@@ -174,7 +164,7 @@ def test_a_copied_disk_is_not_limited_where_it_is_copied_to(libvirt_host: Libvir
         disk = f"<disk type='block'>{raw}<source dev='{path}'/><target dev='vda' bus='virtio'/></disk>"
         Path(path).write_bytes(os.urandom(32 << 20))
         domain = libvirt_host.start_domain(name, disks=disk)
-        text = CONFIG.format(uri=libvirt_host.uri, path=path, name=name, maximum=2)
+        text = LIMITED_VM.format(uri=libvirt_host.uri, path=path, name=name, maximum=2)
         # Under bfq, cgroup v1 counts I/O without a limit, too.
         text += f'[[device]]\nname = "other"\npath = "{other}"\nscheduler = "bfq"\n'
         (root / "slo-ctl.toml").write_text(text)
@@ -212,7 +202,7 @@ def test_a_limit_of_the_definition_is_restored_in_a_vm_that_was_saved(
             return int(domain.blockIoTune("vda", 1)["total_iops_sec"])
 
         before = domain.blockIoTune("vda", 1)
-        text = CONFIG.format(uri=libvirt_host.uri, path=path, name=domain.name(), maximum=500)
+        text = LIMITED_VM.format(uri=libvirt_host.uri, path=path, name=domain.name(), maximum=500)
         (root / "slo-ctl.toml").write_text(text)
         try:
             with running(root) as daemon:
@@ -237,7 +227,7 @@ def test_plan_shows_a_limit_that_libvirt_refuses_as_unapplied(libvirt_host: Libv
         iotune = "<iotune><read_iops_sec>70</read_iops_sec></iotune>"
         disk = f"<disk type='block'><source dev='{path}'/><target dev='vda' bus='virtio'/>{iotune}</disk>"
         libvirt_host.start_domain(name, disks=disk)
-        text = CONFIG.format(uri=libvirt_host.uri, path=path, name=name, maximum=500)
+        text = LIMITED_VM.format(uri=libvirt_host.uri, path=path, name=name, maximum=500)
         (root / "slo-ctl.toml").write_text(text)
         with running(root) as daemon:
             daemon.eventually("a refusal", lambda s: row_of(s, name).verdict is Verdict.UNAPPLIED)
@@ -275,13 +265,13 @@ def thread(run: Callable[[threading.Event], None]) -> Iterator[None]:
 def test_a_vm_whose_large_requests_the_kernel_splits_is_capped(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
     """QEMU counts a request of 1 MiB once, the kernel 64 times: the limit was reported to have no effect."""
     name = f"{NAME}-large"
-    libvirt_qemu = pytest.importorskip("libvirt_qemu")
+    libvirt_qemu = import_module("libvirt_qemu")
     write = 'qemu-io -d /machine/peripheral/virtio-disk0/virtio-backend "write 0 1M"'
     with loop_device(16 << 20) as (path, _), largest_request_kib(path, 16):
         driver = "<driver name='qemu' type='raw' cache='none'/>"
         disk = f"<disk type='block'>{driver}<source dev='{path}'/><target dev='vda' bus='virtio'/></disk>"
         domain = libvirt_host.start_domain(name, disks=disk)
-        text = CONFIG.format(uri=libvirt_host.uri, path=path, name=name, maximum=20)
+        text = LIMITED_VM.format(uri=libvirt_host.uri, path=path, name=name, maximum=20)
         (root / "slo-ctl.toml").write_text(text.replace("[daemon]", '[daemon]\nwindow = "2s"'))
 
         def write_until(end: threading.Event) -> None:

@@ -11,23 +11,12 @@ from typing import Any
 import pytest
 from cgroup_groups import loop_device
 from daemon_host import DaemonProcess, row_of, running
-from libvirt_host import LibvirtHost, domain_xml, running_libvirtd
+from libvirt_host import LIMITED_VM, LibvirtHost, domain_xml, running_libvirtd
 
 from slo_ctl.act.journal import Journal
 
 pytestmark = pytest.mark.slow
 NAME = f"slo-moving-{os.getpid()}"
-CONFIG = """
-[daemon]
-epoch = "250ms"
-[libvirt]
-uri = "{uri}"
-[[device]]
-name = "fast"
-path = "{path}"
-[vm.{name}]
-max_iops = {maximum}
-"""
 
 
 class Host:
@@ -35,7 +24,7 @@ class Host:
 
     def __init__(self, libvirtd: LibvirtHost, connection: Any, root: Path, path: str, maximum: int) -> None:
         root.mkdir()
-        text = CONFIG.format(uri=libvirtd.uri, path=path, name=NAME, maximum=maximum)
+        text = LIMITED_VM.format(uri=libvirtd.uri, path=path, name=NAME, maximum=maximum)
         (root / "slo-ctl.toml").write_text(text)
         self.libvirtd = libvirtd
         self.connection = connection
