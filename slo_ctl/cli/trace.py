@@ -132,10 +132,11 @@ def convert(
     slo-ctl trace convert fin.spc.zst fin.csv --start 1h --stop 2h
     slo-ctl trace convert web.csv web.csv.zst --only write --remap modulo --size 8GiB
     """
+    from slo_ctl.base.termination import terminable
     from traces.timewarp import loop
     from traces.writing import TraceWriter
 
-    with _trace_errors("--from"):
+    with terminable(), _trace_errors("--from"):
         if not math.isfinite(scale) or scale <= 0:
             raise UserError(f"--scale: {scale:g} is not a positive number", "0.5 replays twice as fast")
         start_ns = _time_ns("--start", start)

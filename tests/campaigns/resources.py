@@ -257,7 +257,8 @@ def _limited(pid: int, kind: int, value: int) -> Iterator[None]:
     try:
         yield
     finally:
-        resource.prlimit(pid, kind, before)
+        with suppress(ProcessLookupError):  # it has ended for lack of memory, and another one was started
+            resource.prlimit(pid, kind, before)
 
 
 FAULTS: dict[str, Round] = {

@@ -201,7 +201,8 @@ def test_convert_applies_each_transformation(
     assert ((batch.time_ns - batch.time_ns[0]) // 10**6).tolist() == times_ms
 
 
-def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_nothing_half_written(number: signal.Signals, tmp_path: Path) -> None:
     source, out = tmp_path / "big.spc", tmp_path / "out.csv"
     source.write_text(SPC * 50_000)
     command = [
@@ -218,7 +219,10 @@ def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ) as process:
         while not list(tmp_path.glob(".out.csv.*.partial")) and process.poll() is None:
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=300)
+        process.send_signal(number)
+        try:
+            process.communicate(timeout=300)
+        finally:
+            process.kill()  # else a failure would fill the disk
     assert process.returncode == 130
     assert list(tmp_path.iterdir()) == [source]
