@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from slo_ctl.act.journal import Journal, JournalError
+from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.api.page import Page
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock, ClockJumps
@@ -36,6 +35,7 @@ from slo_ctl.daemon.status import EventCounters, StatusRows, VerdictChanges, sta
 from slo_ctl.decide.device_use import HostState
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.drives.control import Connect, ControlClient
+from slo_ctl.host.bounded_server import listen_together
 from slo_ctl.model.host import Vm
 from slo_ctl.model.setting import CGROUP_LEVERS, FTL_LEVERS, LIBVIRT_LEVERS, Outcome, OutcomeState, Setting
 from slo_ctl.model.slo import Slo
@@ -190,187 +190,6 @@ class Daemon:
             self._started_at += jump_s
             self._recorder.clock_was_set(jump_s)
 
-    def reload(self) -> str:
-        """Reload the configuration. Returns why it was rejected, or an empty text."""
-        try:
-            config = load(self.places.config)
-            self._listen(config)
-        except UserError as error:
-            self._config_problem = str(error)
-            log.error("configuration rejected: %s", error)
-        else:
-            before = _counts_text(self.config)
-            self._use(config)
-            now = _counts_text(config)
-            change = "" if now == before else f": {now} (before: {before})"
-            if has_files(self.places.config):
-                log.info("configuration reloaded%s", change)
-            else:
-                log.warning("no configuration in %s, the defaults are used%s", self.places.config, change)
-        # The next request is checked with it, and the next epoch, at once, applies and reports it.
-        self.controller.published = replace(
-            self.controller.published, config=self.config, config_problem=self._config_problem
-        )
-        self.controller.request_epoch()
-        return self._config_problem
-
-    def _use(self, config: Config) -> None:
-        self._restore_before(config)
-        before, self.config, self._config_problem = self.config, config, ""
-        if (config.libvirt, config.cgroup.root) != (before.libvirt, before.cgroup.root):
-            self._observer.close()
-            self._observer = self._make_observer(config, self.places)
-        self._observer.configure(config.cgroup_of, config.namespaces_of)
-        if config.libvirt != before.libvirt:
-            self._actuators.drop_libvirt()
-        self._recorder.configure(config.history.keep_s, config.history.max_bytes)
-        self._hooks.configure(config.hooks)
-
-    def _restore_before(self, config: Config) -> None:
-        """Restore what cannot be found any more with another libvirt or another cgroup tree."""
-        levers = LIBVIRT_LEVERS if config.libvirt.uri != self.config.libvirt.uri else frozenset()
-        if config.cgroup.root != self.config.cgroup.root:
-            levers |= CGROUP_LEVERS
-        for outcome in self._keeper.undo(lambda knob: knob.lever in levers) if not self._dry_run else ():
-            if outcome.state is OutcomeState.UNAPPLIED:
-                log.error("not restored: %s", outcome_line(outcome), extra=journal_fields(outcome))
-
-    def _listen(self, config: Config) -> None:
-        """Serve metrics and page at the addresses in `config`. Raises UserError, and keeps the old ones."""
-        before = self.metrics.address, self.page.address
-        if config.metrics.listen == before[1]:
-            self.page.close()
-        try:
-            self.metrics.listen(config.metrics.listen)
-            self.page.listen(config.page.listen)
-        except UserError:
-            self.metrics.close()  # it may have the address of the page
-            for server, address in zip((self.metrics, self.page), before, strict=True):
-                with suppress(UserError):  # another program has taken it meanwhile
-                    server.listen(address)
-            raise
-
-    def plan(self) -> Plan:
-        """Changes that would be made now, by the decisions of the last epoch."""
-        devices = []
-        for device in self._emulated.devices.values():
-            # An epoch carries out its decisions, except in a dry run.
-            if self._dry_run:
-                changes = tuple(decision_lines(device.decision))
-            else:
-                changes = (*device.refusals, *map(str, device.moves))
-            devices.append(DevicePlan(device.name, device.policy, changes, device.decision.reasons))
-        devices += self._blocks.plans
-        refused = {
-            (outcome.setting.knob, outcome.before, outcome.setting.value): outcome
-            for outcome in self.outcomes
-            if outcome.state is OutcomeState.UNAPPLIED
-        }
-        # What was refused in the last epoch will be refused again.
-        outcomes = [
-            refused.get((outcome.setting.knob, outcome.before, outcome.setting.value), outcome)
-            for outcome in self._keeper.plan(self._settings)
-            if self._can_act_on(outcome.setting)
-        ]
-        notes = self._notes_about_others() if self._dry_run else []
-        return Plan(tuple(outcomes), tuple(devices), (*self.device_problems, *notes, *self.notes))
-
-    @property
-    def device_problems(self) -> list[str]:
-        """A sentence for each device that could not be used in the last epoch."""
-        status = self.controller.status()
-        devices = status.devices if status is not None else ()
-        return [f"device {device.name}: {device.problem}" for device in devices if device.problem]
-
-    @property
-    def notes(self) -> Sequence[str]:
-        status = self.controller.status()
-        return status.notes if status is not None else ()
-
-    def _notes_about_others(self) -> list[str]:
-        """A sentence for each block device of another daemon, which a dry run does not compete with."""
-        own = daemon_of(self.places.lock)
-        holders = {name: self._claims.holder(number) for name, number in self._blocks.numbers.items()}
-        return [
-            f"device {name}: another daemon ({holder}) manages it: nothing is set until that one leaves it"
-            for name, holder in holders.items()
-            if holder and holder != own
-        ]
-
-    def stop(self, *, undo: bool) -> list[Outcome]:
-        """Close everything; `undo`: restore all settings before. Returns the outcomes of that."""
-        # Hooks end while settings are restored.
-        self._hooks.begin_stop()
-        outcomes, _waiting = self._restore_all() if undo and not self._dry_run else ([], [])
-        for outcome in outcomes:
-            if outcome.state is OutcomeState.UNAPPLIED:
-                log.error("not restored: %s", printable(outcome_line(outcome)), extra=journal_fields(outcome))
-        self._close()
-        return outcomes
-
-    def undo(self) -> tuple[list[Outcome], list[Outcome]]:
-        """Restore all settings that were ever changed, without running any epoch, and close everything.
-
-        A dry epoch finds the devices and the libvirt whose settings to restore. Returns the outcomes, and
-        those of devices that are not served, which the journal keeps until they are.
-        """
-        self._dry_run = True
-        try:
-            self.epoch()
-            return self._restore_all()
-        finally:
-            self._close()
-
-    def _restore_all(self) -> tuple[list[Outcome], list[Outcome]]:
-        """Outcomes, and those of devices that are not served, which the journal keeps until they are."""
-        self._actuators.wait_longer()
-        # A VM may have been restored from a file, or migrated here, since the last epoch.
-        try:
-            self._add_inherited(self._observer.observe())
-        except Exception:
-            log.exception("VMs that were restored or migrated here just now are not known")
-        self._forget_deleted_devices()
-        deadline_s = self._clock.monotonic_s() + _RESTORE_OPS_S
-        for device in self._emulated.devices.values():
-            device.actuator.wait_longer()
-            if device.sample is None:
-                self._actuators.add_device(device)
-            with self._problems.guard(device.name):
-                device.actuator.restore_ops(deadline_s)
-        self._actuators.add_drives(self._journal)
-        outcomes, waiting = [], []
-        for outcome in self._keeper.undo():
-            if outcome.state is OutcomeState.UNAPPLIED and not self._can_act_on(outcome.setting):
-                name = outcome.setting.knob.emulated_device
-                kept = replace(outcome, reason=f"kept until {name} is served: {self.places.to_serve(name)}")
-                log.warning("%s", printable(outcome_line(kept)), extra=journal_fields(kept))
-                waiting.append(kept)
-            else:
-                outcomes.append(outcome)
-        self._recorder.add_restored(outcomes)
-        return outcomes, waiting
-
-    def _forget_deleted_devices(self) -> None:
-        """Remove the original values of emulated devices that were deleted."""
-        gone = [
-            knob
-            for knob in self._journal.originals()
-            if knob.lever in FTL_LEVERS and not self.places.devices.device(knob.emulated_device).exists()
-        ]
-        # If the journal cannot be written, they are only tried in vain.
-        with suppress(JournalError):
-            self._journal.remove(gone)
-
-    def _close(self) -> None:
-        self._hooks.close()
-        self.metrics.close()
-        self.page.close()
-        self._observer.close()
-        self._emulated.close()
-        self._blocks.close()
-        self._actuators.close()
-        self._recorder.close()
-
     def _observe(self, inventory: Inventory, slos: Mapping[str, Slo]) -> list[str]:
         """Observe all devices, and decide about their OPS. Returns notes for the status."""
         now_s = self._clock.monotonic_s()
@@ -470,6 +289,10 @@ class Daemon:
             self._epoch_log.log_decisions(name, reasons, MANY_SENTENCES)
         self._epoch_log.keep(self._emulated.devices.keys() | self._blocks.devices.keys())
 
+    def _standing_notes(self) -> list[str]:
+        notes = [*self.config.notes, *self._slos.notes, self._recorder.problem]
+        return [note for note in notes if note]
+
     def _status(
         self, inventory: Inventory, slos: EpochSlos, wanted: Wanted, notes: Sequence[str]
     ) -> HostStatus:
@@ -506,12 +329,6 @@ class Daemon:
             self._rows,
         )
 
-    def _record(self, status: HostStatus) -> None:
-        self._recorder.add(status, self._changes, self.controller.take_slo_changes())
-        changes = self._verdict_changes.update(status)
-        self._epoch_log.log_verdicts(changes)
-        self._hooks.add(changes)
-
     def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: EpochSlos) -> list[DeviceView]:
         wanted = with_applied_maximums(wanted, self.outcomes)
         views = self._blocks.views(wanted, vms, slos.in_force, slos.own, self._foreign_limits)
@@ -522,6 +339,163 @@ class Daemon:
             views.append(replace(view, problem=self._problems.by_device.get(device.name, "")))
         return sorted(views, key=lambda view: view.name)
 
-    def _standing_notes(self) -> list[str]:
-        notes = [*self.config.notes, *self._slos.notes, self._recorder.problem]
-        return [note for note in notes if note]
+    def _record(self, status: HostStatus) -> None:
+        self._recorder.add(status, self._changes, self.controller.take_slo_changes())
+        changes = self._verdict_changes.update(status)
+        self._epoch_log.log_verdicts(changes)
+        self._hooks.add(changes)
+
+    def plan(self) -> Plan:
+        """Changes that would be made now, by the decisions of the last epoch."""
+        devices = []
+        for device in self._emulated.devices.values():
+            # An epoch carries out its decisions, except in a dry run.
+            if self._dry_run:
+                changes = tuple(decision_lines(device.decision))
+            else:
+                changes = (*device.refusals, *map(str, device.moves))
+            devices.append(DevicePlan(device.name, device.policy, changes, device.decision.reasons))
+        devices += self._blocks.plans
+        refused = {
+            (outcome.setting.knob, outcome.before, outcome.setting.value): outcome
+            for outcome in self.outcomes
+            if outcome.state is OutcomeState.UNAPPLIED
+        }
+        # What was refused in the last epoch will be refused again.
+        outcomes = [
+            refused.get((outcome.setting.knob, outcome.before, outcome.setting.value), outcome)
+            for outcome in self._keeper.plan(self._settings)
+            if self._can_act_on(outcome.setting)
+        ]
+        notes = self._notes_about_others() if self._dry_run else []
+        return Plan(tuple(outcomes), tuple(devices), (*self.device_problems, *notes, *self.notes))
+
+    @property
+    def device_problems(self) -> list[str]:
+        """A sentence for each device that could not be used in the last epoch."""
+        status = self.controller.status()
+        devices = status.devices if status is not None else ()
+        return [f"device {device.name}: {device.problem}" for device in devices if device.problem]
+
+    @property
+    def notes(self) -> Sequence[str]:
+        status = self.controller.status()
+        return status.notes if status is not None else ()
+
+    def _notes_about_others(self) -> list[str]:
+        """A sentence for each block device of another daemon, which a dry run does not compete with."""
+        own = daemon_of(self.places.lock)
+        holders = {name: self._claims.holder(number) for name, number in self._blocks.numbers.items()}
+        return [
+            f"device {name}: another daemon ({holder}) manages it: nothing is set until that one leaves it"
+            for name, holder in holders.items()
+            if holder and holder != own
+        ]
+
+    def reload(self) -> str:
+        """Reload the configuration. Returns why it was rejected, or an empty text."""
+        try:
+            config = load(self.places.config)
+            listen_together([(self.metrics, config.metrics.listen), (self.page, config.page.listen)])
+        except UserError as error:
+            self._config_problem = str(error)
+            log.error("configuration rejected: %s", error)
+        else:
+            before = _counts_text(self.config)
+            self._use(config)
+            now = _counts_text(config)
+            change = "" if now == before else f": {now} (before: {before})"
+            if has_files(self.places.config):
+                log.info("configuration reloaded%s", change)
+            else:
+                log.warning("no configuration in %s, the defaults are used%s", self.places.config, change)
+        # The next request is checked with it, and the next epoch, at once, applies and reports it.
+        self.controller.published = replace(
+            self.controller.published, config=self.config, config_problem=self._config_problem
+        )
+        self.controller.request_epoch()
+        return self._config_problem
+
+    def _use(self, config: Config) -> None:
+        self._restore_before(config)
+        before, self.config, self._config_problem = self.config, config, ""
+        if (config.libvirt, config.cgroup.root) != (before.libvirt, before.cgroup.root):
+            self._observer.close()
+            self._observer = self._make_observer(config, self.places)
+        self._observer.configure(config.cgroup_of, config.namespaces_of)
+        if config.libvirt != before.libvirt:
+            self._actuators.drop_libvirt()
+        self._recorder.configure(config.history.keep_s, config.history.max_bytes)
+        self._hooks.configure(config.hooks)
+
+    def _restore_before(self, config: Config) -> None:
+        """Restore what cannot be found any more with another libvirt or another cgroup tree."""
+        levers = LIBVIRT_LEVERS if config.libvirt.uri != self.config.libvirt.uri else frozenset()
+        if config.cgroup.root != self.config.cgroup.root:
+            levers |= CGROUP_LEVERS
+        for outcome in self._keeper.undo(lambda knob: knob.lever in levers) if not self._dry_run else ():
+            if outcome.state is OutcomeState.UNAPPLIED:
+                log.error("not restored: %s", outcome_line(outcome), extra=journal_fields(outcome))
+
+    def stop(self, *, undo: bool) -> list[Outcome]:
+        """Close everything; `undo`: restore all settings before. Returns the outcomes of that."""
+        # Hooks end while settings are restored.
+        self._hooks.begin_stop()
+        outcomes, _waiting = self._restore_all() if undo and not self._dry_run else ([], [])
+        for outcome in outcomes:
+            if outcome.state is OutcomeState.UNAPPLIED:
+                log.error("not restored: %s", printable(outcome_line(outcome)), extra=journal_fields(outcome))
+        self._close()
+        return outcomes
+
+    def undo(self) -> tuple[list[Outcome], list[Outcome]]:
+        """Restore all settings that were ever changed, without running any epoch, and close everything.
+
+        A dry epoch finds the devices and the libvirt whose settings to restore. Returns the outcomes, and
+        those of devices that are not served, which the journal keeps until they are.
+        """
+        self._dry_run = True
+        try:
+            self.epoch()
+            return self._restore_all()
+        finally:
+            self._close()
+
+    def _restore_all(self) -> tuple[list[Outcome], list[Outcome]]:
+        """Outcomes, and those of devices that are not served, which the journal keeps until they are."""
+        self._actuators.wait_longer()
+        # A VM may have been restored from a file, or migrated here, since the last epoch.
+        try:
+            self._add_inherited(self._observer.observe())
+        except Exception:
+            log.exception("VMs that were restored or migrated here just now are not known")
+        self._emulated.forget_deleted()
+        deadline_s = self._clock.monotonic_s() + _RESTORE_OPS_S
+        for device in self._emulated.devices.values():
+            device.actuator.wait_longer()
+            if device.sample is None:
+                self._actuators.add_device(device)
+            with self._problems.guard(device.name):
+                device.actuator.restore_ops(deadline_s)
+        self._actuators.add_drives(self._journal)
+        outcomes, waiting = [], []
+        for outcome in self._keeper.undo():
+            if outcome.state is OutcomeState.UNAPPLIED and not self._can_act_on(outcome.setting):
+                name = outcome.setting.knob.emulated_device
+                kept = replace(outcome, reason=f"kept until {name} is served: {self.places.to_serve(name)}")
+                log.warning("%s", printable(outcome_line(kept)), extra=journal_fields(kept))
+                waiting.append(kept)
+            else:
+                outcomes.append(outcome)
+        self._recorder.add_restored(outcomes)
+        return outcomes, waiting
+
+    def _close(self) -> None:
+        self._hooks.close()
+        self.metrics.close()
+        self.page.close()
+        self._observer.close()
+        self._emulated.close()
+        self._blocks.close()
+        self._actuators.close()
+        self._recorder.close()

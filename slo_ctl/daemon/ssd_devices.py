@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any
 
-from slo_ctl.act.journal import Journal
+from slo_ctl.act.journal import Journal, JournalError
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import modified_ns
@@ -17,6 +18,7 @@ from slo_ctl.drives.record import RECORD_FILE, SETTINGS_FILE, DeviceRecord, read
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.model.host import Tenant
 from slo_ctl.model.sample import ShareBy
+from slo_ctl.model.setting import FTL_LEVERS
 from slo_ctl.profile.identity import IdentitySources
 from slo_ctl.profile.store import ProfileStore, valid_analysis
 
@@ -85,6 +87,17 @@ class EmulatedDevices:
             return self._store.is_served(name)
         except (UserError, OSError):
             return True
+
+    def forget_deleted(self) -> None:
+        """Remove the original values of devices that were deleted from the journal."""
+        gone = [
+            knob
+            for knob in self._journal.originals()
+            if knob.lever in FTL_LEVERS and not self._store.places.device(knob.emulated_device).exists()
+        ]
+        # If the journal cannot be written, they are only tried in vain.
+        with suppress(JournalError):
+            self._journal.remove(gone)
 
     def _load_profiles(self) -> None:
         """Load stored profiles if any was stored since, or a device was replaced; ignore damaged ones."""

@@ -9,7 +9,7 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -156,6 +156,29 @@ class TcpListener:
         if self._server is not None:
             self._server.stop()
         self._server, self.address = None, ""
+
+
+def listen_together(addresses: Sequence[tuple[TcpListener, str | None]]) -> None:
+    """Serve at these addresses from now on, which listeners may exchange; None: nowhere.
+
+    Raises UserError, and then all keep their earlier addresses, as far as these are still free.
+    """
+    before = [(listener, listener.address) for listener, _ in addresses]
+    wanted = {address for _, address in addresses}
+    try:
+        for listener, address in addresses:
+            if listener.address in wanted and listener.address != address:
+                listener.close()
+        for listener, address in addresses:
+            listener.listen(address)
+    except UserError:
+        moved = [(listener, address) for listener, address in before if listener.address != address]
+        for listener, _ in moved:
+            listener.close()
+        for listener, address in moved:
+            with suppress(UserError):  # another program has taken it meanwhile
+                listener.listen(address)
+        raise
 
 
 def _listening_socket(host: str, port: int) -> socket.socket:
