@@ -74,17 +74,16 @@ impl GreedyIndex {
     pub fn choose(&mut self, blocks: &mut [Block]) -> Option<BlockId> {
         if self.near == 0 {
             self.raise_threshold(blocks);
-        } else if self.near > self.far.len() && self.threshold > self.lowest {
-            self.lower_threshold(blocks);
         }
-        while let Some(list) = self.lists.get(self.lowest as usize) {
-            if let Some(block) = list.head() {
-                return Some(block);
-            }
+        while self.lists[self.lowest as usize].head().is_none() && (self.lowest as usize) < self.lists.len() - 1 {
             self.lowest += 1;
         }
-        self.lowest = exact::<u32>(self.lists.len()) - 1;
-        None
+        let victim = self.lists[self.lowest as usize].head();
+        // The victim stays near.
+        if self.near > self.far.len() && self.threshold > self.lowest {
+            self.lower_threshold(blocks);
+        }
+        victim
     }
 
     /// The block that will be chosen next unless another one loses pages; None when that would take a search.
@@ -163,5 +162,29 @@ impl GreedyIndex {
 
     pub fn far(&self) -> &[BlockId] {
         &self.far
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All near blocks were made far, and no victim was found, where the only block with fewer pages had just gone.
+    #[test]
+    fn a_victim_is_found_among_equals_after_the_lowest_is_gone() {
+        let mut blocks = vec![Block { valid: 10, ..Block::SPARE }; 100];
+        blocks[0].valid = 3;
+        let mut index = GreedyIndex::new(16);
+        for block in (0..100).map(BlockId) {
+            index.insert(&mut blocks, block);
+        }
+        for left in (1..=100).rev() {
+            assert_eq!(index.near + index.far.len(), left);
+            let Some(victim) = index.choose(&mut blocks) else { panic!("no victim among {left} blocks") };
+            assert_eq!(blocks[victim.index()].valid, if left == 100 { 3 } else { 10 });
+            index.remove(&mut blocks, victim);
+            index.check(&blocks).unwrap();
+        }
+        assert_eq!(index.choose(&mut blocks), None);
     }
 }
