@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import re
 import zlib
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -16,6 +17,10 @@ _READ_BYTES = 1 << 20
 # bomb.
 _ZSTD_FEED_BYTES = 1 << 10
 _XZ_MEMORY_BYTES = 1 << 28
+
+# What liblzma and libzstd say; neither has a class of error for it.
+_NEEDS_MEMORY = re.compile(r"memory usage limit|too much memory", re.IGNORECASE)
+_COMPRESS_AGAIN = {"xz": "xz -dc FILE | xz > NEW", "zst": "zstd -dc --long=31 FILE | zstd > NEW"}
 
 _MAGIC = {b"\x1f\x8b": "gz", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 
@@ -153,6 +158,12 @@ class Source:
             ) from error
         except (OSError, zlib.error, lzma.LZMAError, _DamagedError) as error:
             compression = self._files.compression
+            if _NEEDS_MEMORY.search(str(error)):
+                raise TraceError(
+                    self.path,
+                    f"decompressing its {compression} data needs more memory than is allowed",
+                    hint=f"compress it again: {_COMPRESS_AGAIN[compression]}",
+                ) from error
             raise TraceError(
                 self.path,
                 f"damaged {compression} data: {error}" if compression != "none" else str(error),
@@ -201,7 +212,9 @@ def _xz_pieces(file: _Files) -> Generator[bytes]:
             if piece:
                 yield piece
         # Streams may be concatenated, with zero padding in multiples of four bytes between them.
-        data = (stream.unused_data or file.read(_READ_BYTES)).lstrip(b"\x00")
+        data = stream.unused_data.lstrip(b"\x00")
+        while not data and (more := file.read(_READ_BYTES)):
+            data = more.lstrip(b"\x00")
 
 
 def _zstd_pieces(file: _Files) -> Generator[bytes]:

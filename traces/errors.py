@@ -31,6 +31,10 @@ class TraceError(Exception):
         self.hint = hint
         super().__init__(self.message)
 
+    def __reduce__(self) -> tuple[type[TraceError], tuple[str, str], dict[str, object]]:
+        """Pickle it with all arguments: worker processes raise it, too."""
+        return type(self), (self.path, self.reason), self.__dict__
+
     @property
     def message(self) -> str:
         """The line without the hint."""

@@ -8,8 +8,10 @@ one, wherever that was cut, or is a trace itself with the same clock.
 from __future__ import annotations
 
 import glob
+import itertools
 import re
-from collections.abc import Sequence
+import string
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,15 +72,36 @@ def _numbered_parts(path: Path) -> list[Path]:
         match = _PART.fullmatch(one.name.removeprefix(path.name))
         if match:
             found[match["number"]] = one
-    numbers = [int(number) for number in found if number.isdecimal()]
-    if len(numbers) != len(found):
-        return [one for number, one in found.items() if not number.isdecimal()]
-    missing = sorted(set(range(min(1, *numbers), max(numbers) + 1)) - set(numbers)) if numbers[1:] else []
+    numbers = {int(number): one for number, one in found.items() if number.isdecimal()}
+    letters = {number: one for number, one in found.items() if not number.isdecimal()}
+    if letters and set(next(iter(letters))) == {"a"}:
+        names = [name for name in letters if _width(name) == len(next(iter(letters)))]
+        expected = itertools.islice(_letters(_width(names[0])), len(names))
+        if absent := [name for name in expected if name not in names]:
+            raise TraceError(path, f"part {absent[0]} is missing", hint="get it, or name a pattern")
+        return [letters[name] for name in names]
+    # Other letters are kinds of files, such as web.csv and web.log.
+    missing = (
+        sorted(set(range(min(1, *numbers), max(numbers) + 1)) - set(numbers)) if len(numbers) > 1 else []
+    )
     if missing:
         raise TraceError(
             path, f"part {missing[0]} of {max(numbers)} is missing", hint="get it, or name a pattern"
         )
-    return list(found.values())
+    return list(numbers.values())
+
+
+def _width(name: str) -> int:
+    """Letters of the first suffix of the sequence that has this one."""
+    return 2 * len(name.lstrip("z")) - len(name)
+
+
+def _letters(width: int) -> Iterator[str]:
+    """Suffixes of `split` in their order: aa .. yz, zaaa .. zyzz and so on, so that names sort."""
+    for before in itertools.count():
+        first, *others = [string.ascii_lowercase[:-1], *[string.ascii_lowercase] * (width + before - 1)]
+        for letters in itertools.product(first, *others):
+            yield "z" * before + "".join(letters)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

@@ -147,7 +147,8 @@ def check_on_any_drive(text: ScenarioText) -> None:
     for where, values in text.vms:
         text.fields(where, values).size("size")
         without_size = {key: value for key, value in values.items() if key != "size"}
-        build_scenario(replace(text, vms=[(where, without_size)], events=[]))
+        events = [event for event in text.events if event[1].get("vm") == values.get("name")]
+        build_scenario(replace(text, vms=[(where, without_size)], events=events))
 
 
 def _vms(tables: Sequence[Fields], device_bytes: int) -> tuple[VmSpec, ...]:

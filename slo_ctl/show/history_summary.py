@@ -258,10 +258,12 @@ def headline(report: HostReport) -> str:
     if not missed:
         return "Every SLO was met all of the time."
     worst = f"{missed[0].vm} met its SLO for {numbers.percent(missed[0].met)} of the time"
-    if not judged[1:]:
+    # A VM on several devices has several summaries.
+    number_judged, number_missed = (len({each.vm for each in some}) for some in (judged, missed))
+    if number_judged == 1:
         return f"{worst}."
-    whose = "their SLOs" if missed[1:] else "its SLO"
-    return f"{len(missed):,} of {len(judged):,} VMs missed {whose} at times; {worst}."
+    whose = "their SLOs" if number_missed > 1 else "its SLO"
+    return f"{number_missed:,} of {number_judged:,} VMs missed {whose} at times; {worst}."
 
 
 _RECOMMENDATIONS: dict[str, str] = {

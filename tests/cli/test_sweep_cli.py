@@ -216,6 +216,27 @@ def test_scenario_error_is_not_reported_as_a_small_drive(
     assert not scenario.with_suffix(".csv").exists()
 
 
+def test_event_that_comes_too_late_is_not_reported_as_a_small_drive(
+    scenario: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with scenario.open("a") as file:
+        file.write('[[event]]\nat = "30x"\nvm = "web"\naction = "stop"\n')
+    out = scenario.with_suffix(".csv")
+    assert run(str(scenario), "--vms", "1", "--out", str(out)) == 2
+    assert "at=30x is too late: the run ends at 2x" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_bad_record_of_a_trace_is_named_by_a_worker_too(
+    scenario: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario.with_name("bad.spc").write_text("0,0,4096,w,0\n0,x,4096,w,2\n")
+    scenario.write_text(scenario.read_text().partition("workload")[0] + 'trace = "bad.spc"\nsize = "16MiB"\n')
+    words = ["sweep", str(scenario), "--vms", "1,2", "--jobs", "2", "--quiet"]
+    assert app.run([*words, "--out", str(scenario.with_suffix(".csv"))]) == 2
+    assert "bad.spc:2: LBA: 'x' is not an integer of 64 bits" in capsys.readouterr().err
+
+
 def test_unrelated_output_file_is_kept(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = scenario.with_suffix(".csv")
     other.write_text(SCENARIO)

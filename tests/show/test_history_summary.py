@@ -214,6 +214,12 @@ def test_report_has_missed_slos_and_recommendations() -> None:
     assert shown(well) == ("Every SLO was met all of the time.", [])
     assert shown(history([], [])) == ("No SLO was judged.", [])
     assert shown(short)[0] == "web met its SLO for 50.0% of the time."
+    on_sdb = [replace(each, device="sdb") for each in short.points]
+    verdicts_on_sdb = tuple(replace(each, device="sdb") for each in short.verdicts)
+    moved = replace(
+        short, points=(*short.points, *on_sdb), verdicts=(*short.verdicts, *verdicts_on_sdb), vm="batch"
+    )
+    assert shown(well, moved)[0].startswith("1 of 2 VMs missed its SLO at times; batch met ")
     worse = replace(short, vm="batch")
     text, recommended = shown(well, short, worse)
     assert text.startswith("2 of 3 VMs missed their SLOs at times; batch met ")

@@ -10,6 +10,7 @@ import struct
 import tarfile
 import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -172,6 +173,29 @@ def test_compression_is_detected_by_magic_number(
     damaged[len(damaged) // 2] ^= 0xFF
     damaged[len(damaged) // 2 + 1] ^= 0xFF
     assert refusal(trace_file(bytes(damaged), "damaged"), format="spc", on_error="skip")
+
+
+def test_padding_between_xz_streams_may_end_anywhere(trace_file: Write) -> None:
+    first = lzma.compress((GOOD * 5000).encode())
+    padding = b"\0" * ((1 << 20) - len(first) % (1 << 20))
+    path = trace_file(first + padding + padding + first, "padded.xz")
+    assert sum(map(len, open_trace(path))) == 10_000
+
+
+def test_compression_that_needs_much_memory_is_no_damage(trace_file: Write) -> None:
+    data = (GOOD * 5000).encode()
+    window = zstandard.ZstdCompressionParameters.from_level(3, window_log=30)
+    compressor = zstandard.ZstdCompressor(compression_params=window).compressobj()
+    error = refusal(trace_file(compressor.compress(data) + compressor.flush(), "long"), format="spc")
+    assert "memory" in error.reason
+    assert "zstd -dc --long=31" in error.hint
+    header = bytearray(lzma.compress(data, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 12}]))
+    assert header[16] == 0  # the dictionary's size
+    header[16] = 36  # 1 GiB
+    header[20:24] = zlib.crc32(header[12:20]).to_bytes(4, "little")
+    error = refusal(trace_file(bytes(header), "large"), format="spc")
+    assert "memory" in error.reason
+    assert "xz -dc" in error.hint
 
 
 def test_compression_bomb_costs_bounded_memory(trace_file: Write) -> None:

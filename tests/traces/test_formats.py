@@ -146,15 +146,16 @@ TEXT = {
         (
             "fio version 3 iolog\n2 nvme0 add\n872 nvme0 open\n878 nvme0 write 0 16384\n"
             "888 nvme0 trim 4096 1\n"
-            "890 nvme0 sync\n891 nvme0 read 4095 2\n10001677 nvme0 close\n"
+            "890 nvme0 sync\n891 nvme0 read 4095 2\n892 nvme0 syncfs 0 0\n10001677 nvme0 close\n"
         ),
         [
             (0, W, 0, 16384, "nvme0"),
             (10_000, T, 4096, 1, "nvme0"),
             (12_000, F, 0, 0, "nvme0"),
             (13_000, R, 4095, 2, "nvme0"),
+            (14_000, F, 0, 0, "nvme0"),
         ],
-        [(0, 4), (1, 1), (0, 0), (0, 2)],
+        [(0, 4), (1, 1), (0, 0), (0, 2), (0, 0)],
     ),
     "hfplayer": (
         (
@@ -311,6 +312,22 @@ def test_blktrace_records_are_parsed(order: str, trace_file: Callable[..., Path]
     assert reader.skipped == {"notify event": 1, "event other than Q": 1}
     issued, _ = read(path, action="D")
     assert len(issued) == 1
+
+
+def test_blktrace_events_of_cgroups_are_requests_and_packet_commands_are_not(
+    trace_file: Callable[..., Path],
+) -> None:
+    cgroup, packet = 1 << 8, 1 << 25
+    path = trace_file(
+        event(100, 8, 4096, QUEUE | READ_BIT | cgroup, payload=b"\1" * 8)
+        + event(101, 8, 4096, ISSUE | READ_BIT | cgroup, payload=b"\1" * 8)
+        + event(102, 0, 512, ISSUE | READ_BIT | packet, payload=b"\2" * 16)
+    )
+    queued, reader = read(path)
+    assert rows(queued, reader) == [(0, R, 4096, 4096, "8:16")]
+    issued, reader = read(path, action="D")
+    assert rows(issued, reader) == [(0, R, 4096, 4096, "8:16")]
+    assert reader.skipped == {"event other than D": 1, "packet command": 1}
 
 
 def test_blktrace_merges_the_files_of_all_cpus(tmp_path: Path) -> None:

@@ -106,6 +106,20 @@ def test_a_part_that_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     assert reader.notes == ["1 other parts lie beside this one; name a.spc to read all"]
 
 
+def test_files_of_other_kinds_are_no_parts(tmp_path: Path) -> None:
+    """Their suffixes are letters, too."""
+    for name in ("web.csv", "web.log", "web.bak"):
+        (tmp_path / name).write_text("0,0,4096,w,0\n")
+    with pytest.raises(TraceError, match="no such file"):
+        open_trace(tmp_path / "web")
+    for name in ("aa", "ab", "ac"):
+        (tmp_path / f"web.{name}").write_text("0,0,4096,w,0\n")
+    assert len(open_trace(tmp_path / "web").paths) == 3
+    (tmp_path / "web.ab").unlink()
+    with pytest.raises(TraceError, match="part ab is missing"):
+        open_trace(tmp_path / "web")
+
+
 def test_commands_accept_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, second in ((1, 0), (2, 5)):
         lines = "".join(f"0,{8 * n},4096,w,{second + n / 100}\n" for n in range(100))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from traces.batch import Op
+from traces.formats.blktrace import PACKET
 from traces.formats.format import ReadOptions, TraceFormat
 from traces.formats.screen import Screen, Units
 from traces.formats.text import Column, Layout, TextDecoder, words
@@ -41,7 +42,7 @@ def layout(action: str) -> Layout:
         separator=" ",
         gates=(
             (Column("action", 5), words({action: Op.READ}, f"event other than {action}")),
-            (Column("+", 8), lambda word: "packet command" if word.startswith("(") else Op.READ),
+            (Column("+", 8), lambda word: PACKET if word.startswith("(") else Op.READ),
         ),
         volume=(Column("device", 0),),
         time=Column("time", 3),

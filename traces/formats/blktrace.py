@@ -33,9 +33,14 @@ _CHUNK_BYTES = 4 << 20
 
 _ACTIONS = {"Q": 1, "D": 7, "C": 8}
 _CATEGORY_SHIFT = 16
-_READ, _WRITE, _FLUSH, _NOTIFY, _DISCARD = (1 << (_CATEGORY_SHIFT + bit) for bit in (0, 1, 2, 10, 13))
+_READ, _WRITE, _FLUSH, _PACKET, _NOTIFY, _DISCARD = (
+    1 << (_CATEGORY_SHIFT + bit) for bit in (0, 1, 2, 9, 10, 13)
+)
+_ACTION_MASK = 0xFEFF
+"""The action without the bit of events that have the cgroup's number before the payload (`blk_cgroup`)."""
 _UNITS = Units(time_ns=1, offset_bytes=SECTOR_BYTES, offset_name="sector", length_name="bytes")
 NOTIFY = "notify event"
+PACKET = "packet command"
 
 _FIELDS = [
     ("magic", "u4"),
@@ -199,9 +204,13 @@ def _chosen(
     events = whole.view(_EVENT[order])[:, 0]
     what = events["action"]
     notify = (what & _NOTIFY) != 0
-    wanted = ~notify & ((what & 0xFFFF) == _ACTIONS[action])
+    wanted = ~notify & ((what & _ACTION_MASK) == _ACTIONS[action])
     screen.ignore(NOTIFY, int(notify.sum()))
     screen.ignore(f"event other than {action}", int((~notify & ~wanted).sum()))
+    # As in blkparse: commands that pass through, such as SMART's, have no sector.
+    packet = wanted & ((what & _PACKET) != 0)
+    screen.ignore(PACKET, int(packet.sum()))
+    wanted &= ~packet
     empty = events["bytes"] == 0
     is_flush = empty & ((what & (_FLUSH | _WRITE)) != 0)
     nothing = wanted & empty & ~is_flush

@@ -41,6 +41,7 @@ _ACTIONS: dict[str, Op | str] = {
     "sync": Op.FLUSH,
     "datasync": Op.FLUSH,
     "sync_file_range": Op.FLUSH,
+    "syncfs": Op.FLUSH,
     "add": _BOOKKEEPING,
     "open": _BOOKKEEPING,
     "close": _BOOKKEEPING,
