@@ -13,7 +13,7 @@ from slo_ctl.decide import gc_model
 from slo_ctl.decide.policies import POLICIES, make_policy
 from slo_ctl.decide.policies.fast15 import Algorithm1, Algorithm1State
 from slo_ctl.decide.policies.proportional import Activity, Proportional
-from slo_ctl.model.sample import DeviceSample, Placement, TimingModel, VmSample
+from slo_ctl.model.sample import DeviceSample, Placement, ShareBy, TimingModel, VmSample
 from slo_ctl.model.slo import Slo
 
 from .plant import FULL, PAPER, Loop, Plant, PlantVm
@@ -285,6 +285,19 @@ def test_overcommitted_minimums_are_reported() -> None:
     run = loop("proportional-strict", vms, timing=FULL)
     run.run(1)
     assert any("overcommitted" in reason for reason in run.decisions[-1].reasons)
+
+
+@pytest.mark.parametrize("pages", [1, 8])
+def test_overcommitted_minimums_are_reported_whatever_the_unit_of_shares(pages: int) -> None:
+    policy = make_policy("proportional-strict")
+    window = Plant([PlantVm("a", 1.0, slo={"min_iops": 1200.0})], 300, FULL).window()
+    (vm,) = window.vms
+    vm = vm._replace(window_s=1.0, requests=400, host_page_writes=400 * pages, host_page_reads=0)
+    vm = vm._replace(backlog_share=1.0, queued_share=0.0)
+    window = replace(window, vms=(vm,), share_by=ShareBy.PAGES)
+    state, _ = policy.resume(replace(window, vms=(vm._replace(host_page_writes=0),)))
+    _, decision = policy.step(state, window)
+    assert any("overcommitted" in reason for reason in decision.reasons)
 
 
 @pytest.mark.parametrize(("backlog", "queued", "grows"), [(1.0, 0.8, True), (0.8, 0.8, False)])
