@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slo_ctl.decide import gc_model
-from slo_ctl.decide.policies import POLICIES, make_policy
+from slo_ctl.decide.policies import POLICIES, make_policy, without_lever
 from slo_ctl.decide.policies.fast15 import Algorithm1, Algorithm1State
 from slo_ctl.decide.policies.proportional import Activity, Proportional
 from slo_ctl.model.sample import DeviceSample, Placement, ShareBy, TimingModel, VmSample
@@ -63,6 +63,11 @@ def test_algorithm1_takes_the_iops_that_the_ssd_is_specified_with() -> None:
     # The more IOPS are specified, the lower is the u that each VM needs for its share.
     low, high = (Algorithm1(iops).target_u(sample) for iops in (300.0, 900.5))
     assert all(high[vm] < low[vm] for vm in "ab")
+
+
+def test_a_policy_with_an_argument_has_no_more_levers_than_without() -> None:
+    for bound in (Slo(min_iops=100.0), Slo(p99_latency_us=5000.0)):
+        assert "no lever" in without_lever("algorithm1:900", bound)
 
 
 @pytest.mark.parametrize("name", ["algorithm1:", "algorithm1:0", "algorithm1:fast", "algorithm1:-3"])
