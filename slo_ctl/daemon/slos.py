@@ -104,6 +104,8 @@ class Groups:
         """Rates in the last epochs, by VM."""
         self._parts: dict[str, tuple[SloGroup, dict[str, Slo]]] = {}
         """By group: its bounds, and the SLO of each of its VMs with its part of them."""
+        self._own: dict[str, dict[str, Slo]] = {}
+        """By group: the SLO of each of its VMs without these parts."""
 
     def slos(
         self, vms: Iterable[Vm], resolved: Mapping[str, ResolvedSlo], groups: Mapping[str, SloGroup]
@@ -115,8 +117,18 @@ class Groups:
             if name is not None and vm.state.may_do_io:
                 members[name][vm.name] = resolved[vm.name].slo
         rates = {vm: _max_rates(recent) for vm, recent in self._rates.items() if recent}
+        own, self._own = self._own, dict(members)
         self._parts = {
-            name: (groups[name], slos_in_group(groups[name], slos, rates, self._last_parts(groups[name])))
+            name: (
+                groups[name],
+                slos_in_group(
+                    groups[name],
+                    slos,
+                    rates,
+                    self._last_parts(groups[name]),
+                    changed=slos != own.get(name),
+                ),
+            )
             for name, slos in members.items()
         }
         return {vm: slo for _, slos in self._parts.values() for vm, slo in slos.items()}

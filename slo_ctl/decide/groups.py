@@ -50,12 +50,17 @@ def divide(total: float, members: Sequence[Claim]) -> dict[str, float]:
 
 
 def slos_in_group(
-    group: SloGroup, own: Mapping[str, Slo], measured: Mapping[str, Rates], before: Mapping[str, Slo]
+    group: SloGroup,
+    own: Mapping[str, Slo],
+    measured: Mapping[str, Rates],
+    before: Mapping[str, Slo],
+    *,
+    changed: bool = False,
 ) -> dict[str, Slo]:
     """SLOs of a group's VMs, with their parts of the group's bounds, by VM.
 
     `own`: the VMs' SLOs without the group. `measured`: rates of the last seconds. `before`: the last result
-    for the same group.
+    for the same group. `changed`: since then `own` has, which takes effect however small the change is.
     """
     parts = {field: _parts(field, total, own, measured, before) for field, total in group.fields.items()}
     slos = {}
@@ -68,7 +73,7 @@ def slos_in_group(
             part = replace(part, min_iops=min(part.min_iops, part.max_iops))
         slos[vm] = part
     # A change takes effect only after some time: small ones are not made.
-    same = slos.keys() == before.keys() and all(_close(slos[vm], before[vm]) for vm in slos)
+    same = not changed and slos.keys() == before.keys() and all(_close(slos[vm], before[vm]) for vm in slos)
     return dict(before) if same else slos
 
 

@@ -311,6 +311,7 @@ def _back_off(state: LimitState, not_helped: Sequence[ControlledVm]) -> tuple[Li
     state = replace(
         state,
         limits=state.limits if protected_vms else {},
+        raised_from=state.raised_from if protected_vms else {},
         protected_vms=protected_vms,
         missed_windows=0,
         effects=_without(state.effects, names),

@@ -93,7 +93,8 @@ def highest_level(
         highest = _largest(lambda units: fit(_with_minimums_up_to(vms, units), 0.0), highest)
         vms = _with_minimums_up_to(vms, highest)
     top = max((v.level(timing, total_blocks) for v in vms if v.max_iops == math.inf), default=0.0)
-    top = top if math.isfinite(top) and top > 0.0 else max((v.max_iops / v.weight for v in vms), default=0.0)
+    if not math.isfinite(top) or top <= 0.0:
+        top = max((v.max_iops * v.units_per_request / v.weight for v in vms), default=0.0)
     # The last 2 % are within the noise, and would take most of the OPS from the other VMs.
     level = (1.0 - MISSED_FROM) * _largest(lambda level: fit(vms, level), top)
     return level, {v.vm: math.floor(v.blocks(timing, level)) for v in vms}

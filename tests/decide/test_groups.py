@@ -117,6 +117,13 @@ def test_small_changes_leave_parts_as_they_are() -> None:
     assert slos_in_group(shop, own, {"web": did(300), "db": did(745)}, parts) != parts
 
 
+def test_small_change_of_an_own_maximum_takes_effect() -> None:
+    shop = group(max_iops=10_000)
+    parts = slos_in_group(shop, {"web": vm(max_iops=1000), "db": vm()}, {}, {})
+    lowered = slos_in_group(shop, {"web": vm(max_iops=960), "db": vm()}, {}, parts, changed=True)
+    assert lowered["web"].max_iops == 960
+
+
 @pytest.mark.parametrize("own_minimum", [800, 1000])
 def test_minimum_of_one_vm_leaves_a_part_of_the_maximum_to_the_others(own_minimum: float) -> None:
     own = {"web": vm(), "db": vm(3, min_iops=own_minimum)}

@@ -13,6 +13,7 @@ from slo_ctl.decide.limit_control import (
     LONGEST_RETRY,
     MOST_DECREASE,
     RETRY_AFTER,
+    Effect,
     LimitState,
     control,
 )
@@ -236,3 +237,23 @@ def test_p99_target_that_is_changed_after_an_unreachable_one_is_tried_at_once() 
     state, _ = p99_world(12.0, 14.0, 60, state)
     assert state.limits
     assert not state.not_helped
+
+
+def test_limits_that_were_raised_and_then_did_not_help_do_not_delay_those_for_another_vm() -> None:
+    db = ControlledVm("db", 500.0, 333.0, busy=True)
+    web = ControlledVm("web", 100.0, 333.0, busy=True, min_iops=300.0)
+    mail = ControlledVm("mail", 200.0, 333.0, busy=True, p99_us=900.0, max_p99_us=1000.0)
+    raised = LimitState(
+        limits={"db": 500.0},
+        protected_vms=("web",),
+        raised_from={"db": 455.0},
+        missed_windows=CONFIRMED_AFTER - 1,
+        effects={"web": Effect(1.0, 2000.0, steps=JUDGED_AFTER)},
+    )
+    state, reason = control(raised, [db, web, mail])
+    assert "did not help" in reason
+    state, _ = control(state, [db, web, mail])
+    for _ in range(CONFIRMED_AFTER):
+        state, _ = control(state, [db, web, mail._replace(p99_us=2000.0)])
+    assert state.limits["db"] < 500.0
+    assert state.raise_after == JUDGED_AFTER

@@ -136,3 +136,11 @@ def test_a_minimum_that_no_ops_can_keep_does_not_reduce_one_that_ops_can() -> No
     _, blocks = highest_level(FULL, [need("reachable", 250.0), need("absurd", 1e6)], 300)
     assert need("reachable", 0.0).level(FULL, blocks["reachable"] + 1) >= 250.0
     assert sum(blocks.values()) <= 300
+
+
+@pytest.mark.parametrize("units", [1.0, 8.0])
+def test_vms_get_the_ops_for_their_maximums_whatever_the_unit_of_shares(units: float) -> None:
+    vm = Need("a", 1.0, GcCurve.prior(1000, 128), Speed(860.0), 2, units, max_iops=300.0)
+    level, blocks = highest_level(FULL, [vm], 400)
+    assert level == pytest.approx(0.98 * 300.0 * units)
+    assert blocks["a"] == math.floor(vm.blocks(FULL, level))

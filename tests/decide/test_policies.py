@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slo_ctl.decide import gc_model
-from slo_ctl.decide.policies import POLICIES, make_policy
+from slo_ctl.decide.policies import POLICIES, make_policy, without_lever
 from slo_ctl.decide.policies.fast15 import Algorithm1, Algorithm1State
 from slo_ctl.decide.policies.proportional import Activity, Proportional
-from slo_ctl.model.sample import DeviceSample, Placement, TimingModel, VmSample
+from slo_ctl.model.sample import DeviceSample, Placement, ShareBy, TimingModel, VmSample
 from slo_ctl.model.slo import Slo
 
 from .plant import FULL, PAPER, Loop, Plant, PlantVm
@@ -63,6 +63,11 @@ def test_algorithm1_takes_the_iops_that_the_ssd_is_specified_with() -> None:
     # The more IOPS are specified, the lower is the u that each VM needs for its share.
     low, high = (Algorithm1(iops).target_u(sample) for iops in (300.0, 900.5))
     assert all(high[vm] < low[vm] for vm in "ab")
+
+
+def test_a_policy_with_an_argument_has_no_more_levers_than_without() -> None:
+    for bound in (Slo(min_iops=100.0), Slo(p99_latency_us=5000.0)):
+        assert "no lever" in without_lever("algorithm1:900", bound)
 
 
 @pytest.mark.parametrize("name", ["algorithm1:", "algorithm1:0", "algorithm1:fast", "algorithm1:-3"])
@@ -285,6 +290,19 @@ def test_overcommitted_minimums_are_reported() -> None:
     run = loop("proportional-strict", vms, timing=FULL)
     run.run(1)
     assert any("overcommitted" in reason for reason in run.decisions[-1].reasons)
+
+
+@pytest.mark.parametrize("pages", [1, 8])
+def test_overcommitted_minimums_are_reported_whatever_the_unit_of_shares(pages: int) -> None:
+    policy = make_policy("proportional-strict")
+    window = Plant([PlantVm("a", 1.0, slo={"min_iops": 1200.0})], 300, FULL).window()
+    (vm,) = window.vms
+    vm = vm._replace(window_s=1.0, requests=400, host_page_writes=400 * pages, host_page_reads=0)
+    vm = vm._replace(backlog_share=1.0, queued_share=0.0)
+    window = replace(window, vms=(vm,), share_by=ShareBy.PAGES)
+    state, _ = policy.resume(replace(window, vms=(vm._replace(host_page_writes=0),)))
+    _, decision = policy.step(state, window)
+    assert any("overcommitted" in reason for reason in decision.reasons)
 
 
 @pytest.mark.parametrize(("backlog", "queued", "grows"), [(1.0, 0.8, True), (0.8, 0.8, False)])

@@ -110,8 +110,9 @@ def without_lever(name: str, slo: Slo) -> str:
 
     Maximums are kept under every policy.
     """
-    policy = POLICIES.get(name)
-    if policy is None:
+    try:
+        policy = policy_entry(name)
+    except ValueError:
         return ""
     missing = ["minimum"] if slo.min_iops is not None and not policy.keeps_minimums else []
     missing += ["p99"] if slo.p99_latency_us is not None and not policy.keeps_p99 else []

@@ -248,7 +248,8 @@ def _needs(state: StrictState, sample: DeviceSample) -> tuple[dict[str, int], tu
         f"{v.vm}: minimum overcommitted: no amount of OPS that is available allows {v.min_iops:,.0f} IOPS"
         for v in vms
         if v.min_iops > 0.0
-        and v.level(sample.timing, wanted[v.vm]) * v.weight < (1.0 - MISSED_FROM) * v.min_iops
+        and v.level(sample.timing, wanted[v.vm]) * v.weight / v.units_per_request
+        < (1.0 - MISSED_FROM) * v.min_iops
     )
     now = {v.vm: v.ops_blocks for v in sample.vms}
     reached = min((v.level(sample.timing, now[v.vm]) for v in vms if v.max_iops == math.inf), default=0.0)
