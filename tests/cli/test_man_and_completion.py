@@ -276,3 +276,15 @@ def test_help_has_ranges_in_words_and_common_options_last() -> None:
 
     check(program, "slo-ctl")
     assert ranges
+
+
+def test_damaged_device_does_not_hide_the_namespaces_of_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("ssd0", "ssd1"):
+        assert app.run(["device", "create", name, "--size", "64MiB", "--root", str(tmp_path)]) == 0
+    (tmp_path / "devices" / "ssd1" / "device.toml").write_text("x = [")
+    assert completion.namespaces(tmp_path) == ["ssd0/ssd0"]
+    capsys.readouterr()
+    assert app.run(["device", "remove", "ssd0", "--root", str(tmp_path)]) == 2
+    assert "hint: write ssd0/ssd0" in capsys.readouterr().err
