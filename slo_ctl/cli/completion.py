@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -200,13 +201,13 @@ def _devices(root: Path | None) -> DeviceStore:
 
 
 def namespaces(root: Path | None) -> list[str]:
-    """Namespaces of emulated devices, as DEVICE/NAMESPACE; none where they cannot be read."""
+    """Namespaces of emulated devices, as DEVICE/NAMESPACE, without those of devices that cannot be read."""
 
-    def read() -> list[str]:
-        store = _devices(root)
-        return [f"{name}/{each.name}" for name in store.names() for each in store.load(name).namespace]
+    def read(device: str) -> list[str]:
+        return [f"{device}/{each.name}" for each in _devices(root).load(device).namespace]
 
-    return _read_names(read)
+    devices = _read_names(lambda: _devices(root).names())
+    return [each for device in devices for each in _read_names(partial(read, device))]
 
 
 # typer has the protocol, and the script of fish. Two functions of `typer.completion`, which it does not

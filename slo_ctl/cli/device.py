@@ -21,7 +21,7 @@ from slo_ctl.cli.completion import (
     complete_preset,
 )
 from slo_ctl.cli.options import DEVICE, JSON, LABORATORY, QUIET, ROOT, YES, confirm, device_store
-from slo_ctl.cli.output import print_json, print_lines, stdout_console, warn, warn_notes
+from slo_ctl.cli.output import command_progress, print_json, print_lines, stdout_console, warn, warn_notes
 
 if TYPE_CHECKING:
     from slo_ctl.drives.record import DeviceRecord, Preconditioned
@@ -401,11 +401,10 @@ def precondition(name: DEVICE, root: ROOT = None, quiet: QUIET = False, json_: J
 def _precondition(store: DeviceStore, record: DeviceRecord, *, quiet: bool) -> Preconditioned:
     from slo_ctl.drives.store import check_preconditionable
     from slo_ctl.drives.store import precondition as precondition_device
-    from slo_ctl.show.terminal import progress_on_stderr
 
     check_preconditionable(store, record)
     with (
-        progress_on_stderr(quiet) as progress,
+        command_progress(quiet=quiet) as progress,
         drive_writes_on(progress, f"preconditioning {record.name}") as advance,
     ):
         return precondition_device(store, record, advance)

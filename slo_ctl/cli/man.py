@@ -17,6 +17,9 @@ from slo_ctl.cli.app import build
 from slo_ctl.cli.exit_status import EXIT_STATUSES
 from slo_ctl.cli.help import examples_of, is_argument, paragraphs_of, sections_of, summary_of, value_name
 
+_ESCAPES = str.maketrans({"\\": r"\(rs", "-": r"\-", "'": r"\(aq", "`": r"\(ga", "^": r"\(ha", "~": r"\(ti"})
+"""Characters that groff would replace by typographic ones, since 1.23 also in manual pages."""
+
 
 def pages(root: Any, date: str, version: str) -> dict[str, str]:
     """A page in man macros for each command below `root` (a click command), by file name.
@@ -110,13 +113,13 @@ def _related(name: str, others: list[str]) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Literal text: no escapes, no requests, hyphens that can be pasted into a shell."""
+    """Literal text: no escapes, no requests, and characters that can be pasted into a shell."""
     return _literal(" ".join(text.split()))
 
 
 def _literal(line: str) -> str:
-    escaped = line.replace("\\", r"\(rs").replace("-", r"\-")
-    return rf"\&{escaped}" if escaped.startswith((".", "'")) else escaped
+    escaped = line.translate(_ESCAPES)
+    return rf"\&{escaped}" if escaped.startswith(".") else escaped
 
 
 def command(
@@ -132,8 +135,11 @@ def command(
     slo-ctl man man1 && man man1/slo-ctl-status.1
     """
     # SOURCE_DATE_EPOCH makes builds of packages reproducible.
-    time_s = float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
-    date = time.strftime("%Y-%m-%d", time.gmtime(time_s))
+    epoch = os.environ.get("SOURCE_DATE_EPOCH") or str(int(time.time()))
+    try:
+        date = time.strftime("%Y-%m-%d", time.gmtime(int(epoch)))
+    except (ValueError, OverflowError, OSError):
+        raise UserError(f"SOURCE_DATE_EPOCH: {epoch} is not a time", "set it to seconds since 1970") from None
     page_by_file = pages(typer.main.get_command(build([])), date, tool_version())
     if folder is None:
         sys.stdout.write(page_by_file["slo-ctl.1"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,6 +71,11 @@ def command(
         )
     chosen = _chosen_figures(names or [])
     if not chosen and earlier is None:
+        files = (("--save-json", save_json), ("--report", report), ("--markdown", markdown))
+        for option, file in files:
+            if file is not None:
+                command = f"slo-ctl paper all {option} {shlex.quote(str(file))}"
+                raise UserError(f"{option}: no figure is named", f"such as: {command}")
         _list(json=json)
         return
     earlier_result = None if earlier is None else read_result(earlier)

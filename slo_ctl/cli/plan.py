@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base.errors import DeniedError, UnreachableError, UserError
-from slo_ctl.base.text import and_list, counted
+from slo_ctl.base.text import and_list, counted, root_option
 from slo_ctl.cli.api_access import get
 from slo_ctl.cli.exit_status import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON, ROOT, check_root
@@ -171,6 +171,10 @@ def apply(
             try:
                 outcomes = run_two_epochs(daemon)
                 problems, notes = daemon.device_problems, list(daemon.notes)
+            except KeyboardInterrupt:
+                restore = f"slo-ctl apply --undo{root_option(root)}"
+                warn(f"note: settings applied so far stay; restore them: {restore}")
+                raise
             finally:
                 daemon.stop(undo=False)
     if json_:

@@ -43,6 +43,7 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp creates a directory in it
 _MIN_FREE_BYTES = 2 << 30
 _POLL_S = 0.1
 _GUEST = "guest "
+_HINT = "hint: "
 _CLIENT_RUNTIME_S = 86400
 _FIRST_WRITES_S = 10.0
 _STALLED_S = 1.0
@@ -243,7 +244,8 @@ class TryHost:
             if code == 0 and name in self._restart_commands:
                 self._start(name, self._restart_commands[name])
             else:
-                raise UserError(f"the {name} has ended with {code}: {self._last_line(name)}", "see above")
+                last, hint = self._end_of_log(name)
+                raise UserError(f"the {name} has ended with {code}: {last}", hint)
 
     def _start_slo_ctl(self, name: str, *words: str) -> None:
         # The modules of this program, not those of the current directory.
@@ -269,8 +271,8 @@ class TryHost:
         while not ready():
             self.pause(_POLL_S)
             if time.monotonic() > deadline_s:
-                last = self._last_line(name)
-                raise UserError(f"the {name} is not ready after {_READY_TIMEOUT_S:g} s: {last}", "see above")
+                last, hint = self._end_of_log(name)
+                raise UserError(f"the {name} is not ready after {_READY_TIMEOUT_S:g} s: {last}", hint)
 
     def _is_serving(self) -> bool:
         run = self.store.places.run_of(DEVICE)
@@ -297,9 +299,12 @@ class TryHost:
     def _log(self, name: str) -> Path:
         return self.root / f"{name.replace(' ', '-')}.log"
 
-    def _last_line(self, name: str) -> str:
-        lines = self._log(name).read_text(errors="replace").split("\n")
-        return next((line for line in reversed(lines) if line.strip()), "no output")
+    def _end_of_log(self, name: str) -> tuple[str, str]:
+        """The last line of the log that is not a hint, and the hint after it."""
+        lines = [line for line in self._log(name).read_text(errors="replace").split("\n") if line.strip()]
+        has_hint = bool(lines) and lines[-1].startswith(_HINT)
+        hint = lines.pop().removeprefix(_HINT) if has_hint else "try again"
+        return lines[-1] if lines else "no output", hint
 
     # Removal.
 

@@ -120,6 +120,7 @@ def command(
 def weights_of(text: str) -> dict[str, float]:
     """Weights by VM, from `web=1,db=3`. Raises UserError."""
     from slo_ctl.drives.record import check_name
+    from slo_ctl.model.slo import MAX_WEIGHT, MIN_WEIGHT
 
     pairs = split_pairs("--weights", text)
     if not 2 <= len(pairs) <= _MAX_VMS:
@@ -127,7 +128,10 @@ def weights_of(text: str) -> dict[str, float]:
             f"--weights: {counted(len(pairs), 'VM')}", f"name 2 to {_MAX_VMS}, such as {_DEFAULT_WEIGHTS}"
         )
     fields = Fields("--weights", pairs)
-    return {check_name("--weights", vm): fields.number(vm, above=0) or 1.0 for vm in pairs}
+    return {
+        check_name("--weights", vm): fields.number(vm, least=MIN_WEIGHT, most=MAX_WEIGHT) or 1.0
+        for vm in pairs
+    }
 
 
 def traces_of(pairs: Sequence[str], vms: Collection[str]) -> dict[str, Path]:
@@ -150,6 +154,8 @@ def traces_of(pairs: Sequence[str], vms: Collection[str]) -> dict[str, Path]:
             raise UserError(
                 f"--trace {pair}: {vm} is not a VM of --weights", f"write VM=FILE; VMs are {names}"
             )
+        if vm in traces:
+            raise UserError(f"--trace {pair}: {vm} has a trace already", "give one of them for each VM")
         try:
             open_trace(Path(file))
         except TraceError as error:

@@ -86,7 +86,7 @@ def attach(
         # The disks of the VM are unknown; the first name is rarely free.
         _print_disk(namespace, device_name, (target or f"{first_target[:-1]}b", bus), json_)
         return
-    with writable_libvirt(host.required_uri) as (connection, module):
+    with store.one_attach(device_name), writable_libvirt(host.required_uri) as (connection, module):
         domain = find_domain(connection, module, name)
         users = disks.users_of(LibvirtHost(connection, module).all_xml(), store.places) | configured
         namespace = disks.choose_namespace(status, namespace_name, size_bytes, users)
@@ -103,7 +103,7 @@ def attach(
         if DomainState.RUNNING in states:
             _require_local_host(host)
             credentials = disks.qemu_credentials(domain.xml(DomainState.RUNNING))
-            options = (" --vhost-user" if over_vhost_user else "") + (f" --root {root}" if root else "")
+            options = (" --vhost-user" if over_vhost_user else "") + root_option(root)
             disks.check_socket(Path(socket), device_name, credentials, options)
         xml = disks.disk_xml(socket, namespace.name, *target_and_bus)
         domain.call("attachDeviceFlags", xml, sum(states), hint=_SOCKET_HINT)

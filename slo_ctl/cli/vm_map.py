@@ -157,7 +157,12 @@ class MappingCommand:
         if nsid is None:
             if not self._dry_run:
                 self.store.put(mapping, None)
-            print_lines(f"{mapping.vm}: its namespace had not been created; the mapping is removed")
+            removed = "would be removed" if self._dry_run else "is removed"
+            note = f"its namespace had not been created; the mapping {removed}"
+            if self._json:
+                self._print_json(mapping, [note])
+            else:
+                print_lines(f"{mapping.vm}: {note}")
             return None
         created = replace(mapping, nsid=nsid, done=1)
         if not self._dry_run:
@@ -190,9 +195,13 @@ class MappingCommand:
 
     def forget(self, mapping: NamespaceMapping) -> None:
         """Remove only the record of a mapping."""
-        print_lines(f"{mapping}: remove the record; nothing else is changed")
+        note = "remove the record; nothing else is changed"
+        if not self._json:
+            print_lines(f"{mapping}: {note}")
         if self._confirm():
             self.store.put(mapping, None)
+        if self._json:
+            self._print_json(mapping, [note])
 
     def confirm_and_carry_out(
         self,
@@ -203,10 +212,10 @@ class MappingCommand:
     ) -> None:
         """Show the remaining steps, ask for confirmation, carry them out, print the result."""
         from slo_ctl.act.mapping import MappingRun, Namespaces
-        from slo_ctl.show.vms import mapping_json, plan_lines, result_line, step_line
+        from slo_ctl.show.vms import plan_lines, result_line, step_line
 
         if self._json and self._dry_run:
-            print_json({**mapping_json(mapping), "dry_run": True, "notes": list(notes)})
+            self._print_json(mapping, notes)
             return
         if not self._json:
             print_lines(*plan_lines(mapping, drive))
@@ -226,9 +235,14 @@ class MappingCommand:
 
         after = run.carry_out(mapping, previous, show)
         if self._json:
-            print_json({**mapping_json(after or mapping), "dry_run": False, "notes": list(notes)})
+            self._print_json(after or mapping, notes)
         else:
             print_lines(result_line(after, mapping))
+
+    def _print_json(self, mapping: NamespaceMapping, notes: Sequence[str]) -> None:
+        from slo_ctl.show.vms import mapping_json
+
+        print_json({**mapping_json(mapping), "dry_run": self._dry_run, "notes": list(notes)})
 
     def _confirm(self) -> bool:
         """Ask for confirmation; False for a dry run. Raises typer.Abort when the operator declines."""

@@ -80,6 +80,22 @@ def test_source_date_epoch_sets_the_date(
     assert '"1970-01-02"' in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("epoch", ["yesterday", "1e30", "9" * 30])
+def test_invalid_source_date_epoch_is_refused(
+    epoch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
+    assert app.run(["man"]) == 2
+    assert f"SOURCE_DATE_EPOCH: {epoch} is not a time" in capsys.readouterr().err
+
+
+def test_examples_can_be_pasted_from_man_pages(pages: list[Path]) -> None:
+    """groff replaces these characters by typographic ones, unless they are escaped."""
+    texts = {page.name: page.read_text() for page in pages}
+    assert r"slo\-ctl status \(aqweb*\(aq db \-\-watch 5" in texts["slo-ctl-status.1"]
+    assert {name: each for name, text in texts.items() for each in "'`^~" if each in text} == {}
+
+
 def test_man_pages_into_an_unusable_directory_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,3 +276,15 @@ def test_help_has_ranges_in_words_and_common_options_last() -> None:
 
     check(program, "slo-ctl")
     assert ranges
+
+
+def test_damaged_device_does_not_hide_the_namespaces_of_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("ssd0", "ssd1"):
+        assert app.run(["device", "create", name, "--size", "64MiB", "--root", str(tmp_path)]) == 0
+    (tmp_path / "devices" / "ssd1" / "device.toml").write_text("x = [")
+    assert completion.namespaces(tmp_path) == ["ssd0/ssd0"]
+    capsys.readouterr()
+    assert app.run(["device", "remove", "ssd0", "--root", str(tmp_path)]) == 2
+    assert "hint: write ssd0/ssd0" in capsys.readouterr().err

@@ -68,3 +68,14 @@ def test_unknown_figure_is_refused_with_a_suggestion(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == (
         "slo-ctl: figure fast15:tabel3 not found\nhint: did you mean fast15:table3?\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("option", "file"), [("--report", "p.html"), ("--save-json", "p.json"), ("--markdown", "p.md")]
+)
+def test_list_is_not_taken_for_a_file_that_was_asked_for(
+    option: str, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(option, str(tmp_path / file)) == 2
+    assert f"{option}: no figure is named" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -170,3 +170,18 @@ def test_undo_without_the_server_of_a_device_exits_with_4(
     problem, hint = shown.err.splitlines()[-2:]
     assert problem == "slo-ctl: 1 setting not restored, as not served: device ssd0"
     assert f"`slo-ctl device serve ssd0 --root {tmp_path}`" in hint
+
+
+def test_interrupted_apply_says_that_settings_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_daemon: object) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n')
+    monkeypatch.setattr("slo_ctl.cli.plan.run_two_epochs", interrupted)
+    assert app.run(["apply", "--root", str(tmp_path)]) == 130
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        f"note: settings applied so far stay; restore them: slo-ctl apply --undo --root {tmp_path}",
+        "slo-ctl: interrupted",
+    ]

@@ -11,12 +11,13 @@ import pytest
 from fake_status import host_status
 from rich.console import Console
 
+from slo_ctl.base.errors import UserError
 from slo_ctl.base.numbers import UNKNOWN
 from slo_ctl.base.termination import stop_requests
 from slo_ctl.cli.app import run
 from slo_ctl.cli.try_clients import Guests, write_fio_log
 from slo_ctl.cli.try_host import TryHost
-from slo_ctl.cli.try_it import weights_of
+from slo_ctl.cli.try_it import traces_of, weights_of
 from slo_ctl.cli.try_run import (
     DRIVE,
     NOISY_QUEUE_DEPTH,
@@ -91,6 +92,8 @@ def test_fio_takes_the_place_of_guests_without_qemu(monkeypatch: pytest.MonkeyPa
         ("web=1", "--weights: 1 VM"),
         ("web=1,db=0", "--weights: db=0"),
         ("web=1,db=many", "--weights: db=many"),
+        ("web=1,db=1e9", "--weights: db=1e9 is more than 1,000,000"),
+        ("web=1,db=1e-9", "--weights: db=1e-9"),
         ("web=1,../x=2", "--weights: ../x is not a valid name"),
         ("web", '"web" is not key=value'),
     ],
@@ -112,6 +115,41 @@ def test_invalid_weights_are_refused(weights: str, message: str, capsys: pytest.
 def test_invalid_traces_are_refused(trace: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["try", "--trace", trace]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_second_trace_of_a_vm_is_refused(tmp_path: Path) -> None:
+    trace = tmp_path / "web.spc"
+    trace.write_text("0,800,4096,R,0.0\n")
+    with pytest.raises(UserError, match="web has a trace already"):
+        traces_of([f"web={trace}", f"web={trace}"], {"web": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("log", "message", "hint"),
+    [
+        (
+            "started\nslo-ctl: no weight\nhint: raise it\n\n",
+            "slo-ctl: no weight",
+            "raise it",
+        ),
+        ("Killed\n", "Killed", "try again"),
+        ("", "no output", "try again"),
+    ],
+)
+def test_process_that_ends_is_reported_with_its_last_message(
+    log: str, message: str, hint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("slo_ctl.cli.try_host.find_server", Path)
+    with stop_requests([]) as stop:
+        host = TryHost(tmp_path, {"web": 1.0, "db": 1.0}, stop)
+        host._start("daemon", ["/bin/sh", "-c", 'printf %s "$1"; exit 2', "sh", log])
+        try:
+            with pytest.raises(UserError) as raised:
+                host._wait_for("daemon", lambda: False)
+        finally:
+            assert host.close() == []
+    assert raised.value.message == f"the daemon has ended with 2: {message}"
+    assert raised.value.hint == hint
 
 
 def test_trace_becomes_a_log_of_fio_on_a_smaller_disk(tmp_path: Path) -> None:

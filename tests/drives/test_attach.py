@@ -8,15 +8,23 @@ import re
 import shutil
 import socket
 import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slo_ctl.act.domain import DomainState
 from slo_ctl.base.accounts import Peer
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli.app import run
+from slo_ctl.drives import store
 from slo_ctl.drives.attach import (
     SHARED_MEMORY_XML,
     VHOST_USER,
@@ -324,3 +332,57 @@ def test_disk_is_attached_with_libvirts_test_driver(
     for target, message in (("vda", "is not a namespace of an emulated SSD"), ("vdz", "has no disk vdz")):
         assert run(["vm", "detach", "test", target, *here, "--root", str(tmp_path)]) == 2
         assert message in capsys.readouterr().err
+
+
+class DefinedVms:
+    """VMs that are only defined, and libvirt's connection to all of them, which needs a moment for a disk."""
+
+    def __init__(self, *names: str) -> None:
+        self._disks: dict[str, list[str]] = {name: [] for name in names}
+
+    def all_xml(self) -> list[tuple[str, str]]:
+        return [(name, domain(*disks)) for name, disks in self._disks.items()]
+
+    @contextmanager
+    def connection(self, _uri: str) -> Iterator[tuple[None, None]]:
+        yield None, None
+
+    def domain(self, _connection: None, _module: None, name: str) -> Any:
+        def call(_method: str, xml: str, _states: int, hint: str) -> None:
+            del hint
+            time.sleep(0.3)
+            self._disks[name].append(xml)
+
+        return SimpleNamespace(
+            name=name,
+            running=False,
+            persistent=True,
+            states=(DomainState.DEFINITION,),
+            xml=lambda _state: domain(*self._disks[name]),
+            call=call,
+        )
+
+
+@pytest.mark.usefixtures("device")
+def test_vms_that_are_attached_to_at_once_do_not_get_the_same_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vms = DefinedVms("web", "db", "mail")
+    monkeypatch.setattr("slo_ctl.act.domain.writable_libvirt", vms.connection)
+    monkeypatch.setattr("slo_ctl.act.domain.find_domain", vms.domain)
+    monkeypatch.setattr("slo_ctl.host.libvirt.LibvirtHost", lambda _connection, _module: vms)
+    with ThreadPoolExecutor() as threads:
+        words = [(tmp_path, name, "ssd0", "--size", "1MiB") for name in ("web", "db", "mail")]
+        assert list(threads.map(lambda each: attach(*each), words)) == [0, 0, 0]
+    capsys.readouterr()
+    assert set(users_of(vms.all_xml(), places(tmp_path))) == {Tenant("ssd0", each) for each in "abc"}
+
+
+@pytest.mark.usefixtures("device")
+def test_attach_gives_up_waiting_for_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(store, "_ATTACH_TIMEOUT_S", 0.1)
+    with DeviceStore(places(tmp_path)).one_attach("ssd0"):
+        assert attach(tmp_path, "web", "ssd0/a", "--connect", "test:///default") == 2
+    assert "another `slo-ctl vm attach` has been using device ssd0" in capsys.readouterr().err

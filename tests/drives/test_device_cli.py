@@ -7,6 +7,8 @@ import os
 import pwd
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -342,3 +344,32 @@ def test_settings_of_a_later_version_are_not_called_damaged(
     assert f"{settings}: namespaces.vm1.colour is not known to this version of slo-ctl" in error
     assert "damaged:" not in error
     assert "hint: use the slo-ctl that wrote it" in error
+
+
+TERMINATED = """
+import os, signal, sys, time
+from slo_ctl.cli import app
+from slo_ctl.drives import store
+
+def run(command, lock_fd, progress):
+    try:
+        os.kill(os.getpid(), signal.{signal})
+        time.sleep(60)
+    finally:
+        print("the server is stopped")
+
+store._run = run
+sys.exit(app.run(["device", "precondition", "ssd0", "--root", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_preconditioning_that_is_terminated_stops_its_server(name: str, root: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", TERMINATED.format(signal=name), str(root)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (130, "the server is stopped\n")
+    assert "slo-ctl: interrupted" in result.stderr

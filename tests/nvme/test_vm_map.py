@@ -124,6 +124,31 @@ def test_a_mapping_can_be_forgotten_without_touching_the_drive(shell: Shell) -> 
     assert shell.drive.namespaces[1]["attached"]
 
 
+def test_forgetting_a_mapping_prints_one_json_object(shell: Shell) -> None:
+    shell.json(*NEW, "--yes")
+    assert shell.json("unmap", "web", "1", "--forget", "--dry-run")["dry_run"]
+    assert len(shell.json("maps")["mappings"]) == 1
+    assert shell.json("unmap", "web", "1", "--forget", "--yes")["notes"] == [
+        "remove the record; nothing else is changed"
+    ]
+    assert shell.json("maps")["mappings"] == []
+
+
+def test_mapping_without_a_namespace_is_removed_except_in_a_dry_run(shell: Shell, tmp_path: Path) -> None:
+    shell.json(*NEW, "--yes")
+    path = tmp_path / "root" / "mappings.json"
+    output = json.loads(path.read_text())
+    output["mappings"][0] |= {"done": 0, "nsid": None, "namespaces_before": None}
+    path.write_text(json.dumps(output))
+    status, out, _ = shell("unmap", "web", "--dry-run")
+    assert (status, out) == (0, "web: its namespace had not been created; the mapping would be removed\n")
+    assert len(shell.json("maps")["mappings"]) == 1
+    assert shell.json("unmap", "web", "--yes")["notes"] == [
+        "its namespace had not been created; the mapping is removed"
+    ]
+    assert shell.json("maps")["mappings"] == []
+
+
 def test_mapped_namespace_is_not_mapped_twice(shell: Shell) -> None:
     shell.json(*NEW, "--yes")
     status, _, err = shell("map", "db", "--device", "/dev/nvme1", "--adopt", "1", "--no-disk", "--yes")

@@ -147,6 +147,13 @@ def test_a_chart_of_one_point_grows_with_its_history(page: Page) -> None:
     }""") == [[940, 1060], [1000, 1020], [1000, 1030]]
 
 
+def test_times_of_other_days_have_their_date(page: Page) -> None:
+    text = page.evaluate("clock(new Date(2026, 0, 28, 14, 5, 9) / 1000)")
+    assert "28" in text
+    assert "14:05:09" in text
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", page.evaluate("clock(Date.now() / 1000)"))
+
+
 def test_another_interval_is_asked_for(page: Page) -> None:
     with page.expect_response(re.compile(r"history\.json\?minutes=360&vm=")) as reply:
         page.get_by_label("Show the last").select_option("360")

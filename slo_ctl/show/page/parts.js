@@ -12,7 +12,13 @@ const count = (value) => number(value, known(value) && Math.abs(value) < 10 && !
 const decimal = (value) => number(value, 2);
 const plain = (value) => (known(value) ? value.toLocaleString("en", { maximumSignificantDigits: 4 }) : UNKNOWN);
 const percent = (share) => (known(share) ? `${number(100 * share, 1)}%` : UNKNOWN);
-const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hourCycle: "h23" });
+
+// The time, with the date unless it is today's: a history may be of a week.
+function clock(seconds) {
+  const at = new Date(1000 * seconds);
+  const date = at.toDateString() === new Date().toDateString() ? {} : { month: "short", day: "numeric" };
+  return at.toLocaleString([], { ...date, hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+}
 
 function latency(us) {
   if (!known(us)) return UNKNOWN;
