@@ -72,7 +72,7 @@ def host_of(root: Path, maximum: int) -> Iterator[Host]:
 
 
 def unapplied(log: str) -> list[str]:
-    """Lines about settings that could not be applied, except while libvirt is busy with the migration itself."""
+    """Lines about settings that could not be applied, except while libvirt is busy with the migration."""
     return [
         line for line in log.splitlines() if "unapplied" in line and "libvirt has not answered" not in line
     ]
