@@ -86,7 +86,10 @@ def attach(
         # The disks of the VM are unknown; the first name is rarely free.
         _print_disk(namespace, device_name, (target or f"{first_target[:-1]}b", bus), json_)
         return
-    with store.one_attach(device_name), writable_libvirt(host.required_uri) as (connection, module):
+    with (
+        disks.one_attach(store.places, device_name),
+        writable_libvirt(host.required_uri) as (connection, module),
+    ):
         domain = find_domain(connection, module, name)
         users = disks.users_of(LibvirtHost(connection, module).all_xml(), store.places) | configured
         namespace = disks.choose_namespace(status, namespace_name, size_bytes, users)

@@ -7,13 +7,16 @@ import re
 import shlex
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from string import ascii_lowercase
 from xml.etree import ElementTree
 
 from slo_ctl.base.accounts import Peer, group_name, groups_of, user_name
+from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.files import hint_for, try_lock
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.drives.places import ExportPaths, Places, RunPlaces
@@ -35,6 +38,10 @@ VHOST_USER = "vhost-user"
 _BUSES = {"virtio": "vd", VHOST_USER: "vd", "scsi": "sd", "sata": "sd", "usb": "sd", "ide": "hd"}
 """Prefixes of disk names, by bus."""
 
+_ATTACH_TIMEOUT_S = 60.0
+"""Longest wait for another `vm attach`; libvirt usually needs less than a second for a disk."""
+_LOCK_POLL_S = 0.02
+
 _TARGET = re.compile(r"(?P<prefix>vd|sd|hd)[a-z]{1,2}")
 _BUS_OF = {"vd": "virtio", "sd": "scsi", "hd": "ide"}
 
@@ -45,6 +52,28 @@ def split_device(text: str) -> tuple[str, str | None]:
     if slash and not namespace:
         raise UserError(f"{text}: no namespace after the slash", "write DEVICE or DEVICE/NAMESPACE")
     return device, namespace or None
+
+
+@contextmanager
+def one_attach(places: Places, device: str) -> Iterator[None]:
+    """Wait for the end of others, so that two do not choose one namespace of a device.
+
+    Its server has the lock of the device, so this one is of its directory. Raises UserError after a timeout.
+    """
+    try:
+        descriptor = os.open(places.device(device), os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        hint = hint_for(error, "run as its owner")
+        raise UserError(f"device {device}: {error.strerror}", hint) from None
+    try:
+        if not wait_for(partial(try_lock, descriptor), _ATTACH_TIMEOUT_S, _LOCK_POLL_S):
+            raise UserError(
+                f"another `slo-ctl vm attach` has been using device {device} for {_ATTACH_TIMEOUT_S:g} s",
+                "see whether libvirtd still answers: virsh list",
+            )
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def disk_xml(socket: Path | str, namespace: str, target: str, bus: str) -> str:

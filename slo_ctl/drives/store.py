@@ -50,8 +50,6 @@ _FILES = ("placement", "serving", SETTINGS_FILE, PRECONDITIONED_FILE)
 """Files of the server other than the record, the lock and the data of namespaces."""
 _LOCK_TIMEOUT_S = 0.2
 _LOCK_POLL_S = 0.02
-_ATTACH_TIMEOUT_S = 60.0
-"""Longest wait for another `vm attach`; libvirt usually needs less than a second for a disk."""
 
 
 class ServedError(Exception):
@@ -193,26 +191,6 @@ class DeviceStore:
                     yield descriptor
             finally:
                 os.close(descriptor)
-
-    @contextmanager
-    def one_attach(self, name: str) -> Iterator[None]:
-        """Wait for the end of others, so that two do not choose one namespace of this device.
-
-        A server holds `locked`, so this locks the directory itself. Raises UserError after a timeout.
-        """
-        try:
-            descriptor = os.open(self.places.device(name), os.O_RDONLY | os.O_DIRECTORY)
-        except OSError as error:
-            raise UserError(f"device {name}: {error.strerror}", hint_for(error, _AS_OWNER)) from None
-        try:
-            if not wait_for(partial(try_lock, descriptor), _ATTACH_TIMEOUT_S, _LOCK_POLL_S):
-                raise UserError(
-                    f"another `slo-ctl vm attach` has been using device {name} for {_ATTACH_TIMEOUT_S:g} s",
-                    "see whether libvirtd still answers: virsh list",
-                )
-            yield
-        finally:
-            os.close(descriptor)
 
     def is_served(self, name: str) -> bool:
         """Whether a server has locked the device."""

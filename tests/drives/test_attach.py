@@ -24,7 +24,6 @@ from slo_ctl.act.domain import DomainState
 from slo_ctl.base.accounts import Peer
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli.app import run
-from slo_ctl.drives import store
 from slo_ctl.drives.attach import (
     SHARED_MEMORY_XML,
     VHOST_USER,
@@ -34,6 +33,7 @@ from slo_ctl.drives.attach import (
     choose_target,
     disk_at,
     disk_xml,
+    one_attach,
     qemu_credentials,
     refused_path,
     split_device,
@@ -382,7 +382,7 @@ def test_vms_that_are_attached_to_at_once_do_not_get_the_same_namespace(
 def test_attach_gives_up_waiting_for_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(store, "_ATTACH_TIMEOUT_S", 0.1)
-    with DeviceStore(places(tmp_path)).one_attach("ssd0"):
+    monkeypatch.setattr("slo_ctl.drives.attach._ATTACH_TIMEOUT_S", 0.1)
+    with one_attach(places(tmp_path), "ssd0"):
         assert attach(tmp_path, "web", "ssd0/a", "--connect", "test:///default") == 2
     assert "another `slo-ctl vm attach` has been using device ssd0" in capsys.readouterr().err
