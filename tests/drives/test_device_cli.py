@@ -359,6 +359,7 @@ def run(command, lock_fd, progress):
         print("the server is stopped")
 
 store._run = run
+signal.signal(signal.{signal}, signal.SIG_DFL)  # tests may run under nohup, which ignores SIGHUP
 sys.exit(app.run(["device", "precondition", "ssd0", "--root", sys.argv[1]]))
 """
 
