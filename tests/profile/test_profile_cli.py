@@ -241,6 +241,10 @@ def test_bad_options_are_refused(
         ("nbd+unix:///x", "the socket is missing"),
         ("nbd+unix:///x?socket={place}/none.sock", "No such file or directory"),
         ("nbd://127.0.0.1:1/x", "Connection refused"),
+        ("nbd://[::1/x", "is not a valid address"),
+        (f"nbd://{'a' * 64}.example/x", "is not a valid address"),
+        ("nbd://h\udcff/x", "is not a valid address"),
+        ("nbd+unix:///\udcff?socket={place}/none.sock", "is not a valid address"),
     ],
 )
 def test_bad_targets_are_refused(cli: CommandLine, fio: Path, place: Path, target: str, message: str) -> None:
