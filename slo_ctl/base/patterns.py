@@ -21,8 +21,15 @@ def matches(pattern: str, name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    wild = {"*": ".*", "?": "."}
-    return re.compile("".join(wild.get(part) or re.escape(part) for part in pattern), re.DOTALL)
+    first, *rest = [
+        "".join("." if part == "?" else re.escape(part) for part in piece) for piece in pattern.split("*")
+    ]
+    if not rest:
+        return re.compile(first, re.DOTALL)
+    *middle, last = rest
+    # The first place of each piece is as good as any later one: without (?>) all would be tried, for hours.
+    pieces = "".join(f"(?>.*?{piece})" for piece in middle if piece)
+    return re.compile(f"{first}{pieces}.*{last}", re.DOTALL)
 
 
 def expand(

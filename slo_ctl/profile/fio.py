@@ -188,6 +188,7 @@ class Fio:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,
+                    errors="replace",  # it repeats the name of the file, which need not be UTF-8
                     start_new_session=True,
                 )
             out, err = process.communicate(timeout=None if limit_s is None else limit_s + _OVERTIME_S)
@@ -206,8 +207,8 @@ class Fio:
         if self._target.kind is Kind.NBD:
             return ["--ioengine=nbd", f"--uri={self._target.given}", f"--iodepth={depth}"]
         engine = ["--ioengine=psync"] if depth == 1 else ["--ioengine=libaio", f"--iodepth={depth}"]
-        # fio separates file names by colons.
-        name = str(self._target.path).replace("\\", "\\\\").replace(":", "\\:")
+        # fio separates file names by colons; a backslash is one of the name except right before a colon.
+        name = str(self._target.path).replace(":", "\\:")
         return [f"--filename={name}", *engine, "--direct=1", "--allow_file_create=0", "--invalidate=1"]
 
 

@@ -8,11 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
+
+from pydantic import AfterValidator
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import StrictModel
 from slo_ctl.base.kernel_files import read_text
+from slo_ctl.base.text import printable
 from slo_ctl.decide.scheduler import DeviceFacts
 from slo_ctl.drives.places import ExportPaths, Places
 from slo_ctl.drives.record import DeviceRecord, SsdRecord
@@ -70,13 +74,17 @@ BLOCK_DEVICE = "block device"
 """`Identity.place` of a device itself, as opposed to a file on it."""
 
 
+PrintableText = Annotated[str, AfterValidator(printable)]
+"""Text of the host, such as a path, with escapes for what JSON cannot have: bytes that are not UTF-8."""
+
+
 class Identity(StrictModel):
     """A device, the measured place on it, the kernel and the scheduler."""
 
-    model: str
-    serial: str
-    firmware: str
-    place: str
+    model: PrintableText
+    serial: PrintableText
+    firmware: PrintableText
+    place: PrintableText
     """`block device`; type of the file system for a file; namespace and options of an emulated SSD."""
     kernel: str
     scheduler: str

@@ -27,6 +27,7 @@ from slo_ctl.profile.identity import (
     BLOCK_DEVICE,
     Identity,
     IdentitySources,
+    PrintableText,
     block_identity,
     emulated_identity,
 )
@@ -41,7 +42,7 @@ class Stored(StrictModel):
 
     format_version: Literal[1] = 1
     identity: Identity
-    target: str
+    target: PrintableText
     created: str
     """ISO 8601, UTC."""
     updated: str

@@ -288,7 +288,10 @@ class NbdAddress:
 
 def parse_uri(uri: str) -> NbdAddress:
     """Parse an NBD URI. Raises UserError if fio's nbd engine does not support it."""
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri.encode().decode())
+    except ValueError:  # such as `nbd://[/`, or bytes that are not UTF-8
+        raise _not_an_address(uri) from None
     if parts.scheme not in SCHEMES:
         raise UserError(
             f"{uri}: {parts.scheme} is not supported", "write nbd://HOST/EXPORT or nbd+unix://..."
@@ -304,6 +307,10 @@ def parse_uri(uri: str) -> NbdAddress:
     return NbdAddress(uri, export, path or None, parts.hostname or "localhost", port)
 
 
+def _not_an_address(uri: str) -> UserError:
+    return UserError(f"{uri}: is not a valid address", "write nbd://HOST/EXPORT or nbd+unix://...")
+
+
 class NbdExport:
     """A connection that only reads. Raises UserError when it cannot be opened."""
 
@@ -313,6 +320,8 @@ class NbdExport:
         self.read_only = False
         try:
             self._socket = _connect(address)
+        except UnicodeError:  # a name of a host that DNS cannot have
+            raise _not_an_address(address.uri) from None
         except OSError as error:
             raise UserError(
                 f"{address.uri}: {error.strerror or error}", "check that its server is running"

@@ -456,3 +456,12 @@ def test_any_text_is_read_or_refused_with_its_line(
         assert 1 <= int(found[1]) <= max(1, len(lines))
         assert output.hint
     assert (str(output) if output else None) == next(iter(map(str, find_errors(folder))), None)
+
+
+def test_a_port_with_zeros_before_it_is_not_out_of_range(tmp_path: Path) -> None:
+    file = tmp_path / "slo-ctl.toml"
+    file.write_text('[metrics]\nlisten = "127.0.0.1:0000009464"\n')
+    assert load(tmp_path).metrics.listen == "127.0.0.1:9464"
+    file.write_text('[metrics]\nlisten = "127.0.0.1:00000199999"\n')
+    with pytest.raises(UserError, match="is not a valid address and port"):
+        load(tmp_path)

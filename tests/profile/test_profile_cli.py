@@ -20,7 +20,7 @@ from fake_sys import block_device
 from slo_ctl.base.termination import terminable
 from slo_ctl.model.measurement import RAND_READ
 from slo_ctl.profile.fio import Fio, FioOptions
-from slo_ctl.profile.target import find_target
+from slo_ctl.profile.target import MADE_FILE, find_target
 
 READY_S = 60.0
 SMALL = ("--interval", "8k-64k/8k", "--file-size", "1MiB", "--quiet")
@@ -54,6 +54,22 @@ def test_directory_is_profiled_and_left_unchanged(cli: CommandLine, fio: Path, p
         assert "readonly" in test or "write" in test["rw"]
         # Without it, fio compares the counters of all CPUs before each test.
         assert test["clocksource"] == "clock_gettime"
+
+
+def test_directory_with_an_odd_name_is_profiled(
+    cli: CommandLine, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = place / "My\\x20Disk:\udcff"
+    odd.mkdir()
+    # fio repeats the name.
+    repeat = 'sys.stdout.buffer.write(os.fsencode(options["filename"]) + b"\\n"); sys.stdout.flush()'
+    log = fake_fio.install(tmp_path / "bin", repeat)
+    fake_fio.put_first(monkeypatch, tmp_path / "bin")
+    assert cli.answer(str(odd), *SMALL)["complete"] is True
+    # fio takes a backslash for one of the name, unless a colon follows it.
+    name = f"{odd}/{MADE_FILE}.{os.getpid()}".replace(":", "\\:")
+    assert {job["filename"] for job in fake_fio.jobs_run(log)} == {name}
+    assert cli(str(odd), "--show")[0] == 0
 
 
 def test_profiling_again_refines_the_stored_profile(cli: CommandLine, fio: Path, place: Path) -> None:
@@ -241,6 +257,10 @@ def test_bad_options_are_refused(
         ("nbd+unix:///x", "the socket is missing"),
         ("nbd+unix:///x?socket={place}/none.sock", "No such file or directory"),
         ("nbd://127.0.0.1:1/x", "Connection refused"),
+        ("nbd://[::1/x", "is not a valid address"),
+        (f"nbd://{'a' * 64}.example/x", "is not a valid address"),
+        ("nbd://h\udcff/x", "is not a valid address"),
+        ("nbd+unix:///\udcff?socket={place}/none.sock", "is not a valid address"),
     ],
 )
 def test_bad_targets_are_refused(cli: CommandLine, fio: Path, place: Path, target: str, message: str) -> None:
