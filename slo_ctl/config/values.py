@@ -143,7 +143,7 @@ def _listen(value: object) -> str:
     usable_host = bool(host) and " " not in host and (bracketed or ":" not in host)
     if not (colon and usable_host and re.fullmatch("0*[0-9]{1,5}", port) and 0 < int(port[-5:]) < 65536):
         raise FieldError("is not a valid address and port", hint)
-    return f"{host}:{int(port)}"
+    return f"{host}:{int(port[-5:])}"
 
 
 def _page_listen(value: object) -> str:
