@@ -20,6 +20,8 @@ from slo_ctl.model.status import Verdict
 EPOCHS = 10
 """Epochs after those that set everything. The one with the fewest lines counts, as VMs of other tests that
 start, stop or wake up add work to some."""
+TRIES = 3
+"""VMs of other tests may also be there in all epochs of one measurement, and not of the others."""
 NONLINEAR_UP_TO = 0.10
 """Maximum deviation from linear growth: a loop over all VMs for each VM, once per epoch, would give 0.25."""
 
@@ -28,9 +30,16 @@ def test_work_of_an_epoch_grows_in_proportion_to_the_vms_of_a_block_device(
     tmp_path: Path,
 ) -> None:
     """A set of all VMs was built for each VM, which took a quarter of the time with 500 VMs."""
-    few, more, most = (lines_of_an_epoch(tmp_path / str(count), count) for count in (50, 100, 200))
-    lines = f"lines with 50, 100 and 200 VMs: {few}, {more}, {most}"
-    assert most - more <= (1 + NONLINEAR_UP_TO) * 2 * (more - few), lines
+    measured: list[tuple[int, ...]] = []
+    while not (measured and grows_linearly(*measured[-1])):
+        assert len(measured) < TRIES, f"lines with 50, 100 and 200 VMs: {measured}"
+        root = tmp_path / str(len(measured))
+        root.mkdir()
+        measured.append(tuple(lines_of_an_epoch(root / str(count), count) for count in (50, 100, 200)))
+
+
+def grows_linearly(few: int, more: int, most: int) -> bool:
+    return most - more <= (1 + NONLINEAR_UP_TO) * 2 * (more - few)
 
 
 def lines_of_an_epoch(root: Path, vms: int) -> int:
