@@ -80,31 +80,49 @@ class RetryDelay:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitState:
-    """State of the controller between windows."""
+class LimitsInForce:
+    """Limits, and what decides on their next step."""
 
-    limits: dict[str, float] = field(default_factory=dict)
-    """Limits in force: IOPS by limited VM."""
-    protected_vms: tuple[str, ...] = ()
-    """VMs for which others are limited."""
-    unlimited_iops: float = 0.0
+    iops: dict[str, float]
+    """By limited VM; empty only before the first step."""
+    protected_vms: tuple[str, ...]
+    """VMs for which they are limited; none if these no longer exist."""
+    unlimited_iops: float
     """Rate of all VMs before the limits."""
-    missed_windows: int = 0
-    """Consecutive windows in which an objective was missed."""
-    hold_windows: int = 0
-    """Windows until the effect of the last change is measured."""
+    lowering: bool = False
+    """Whether the last step was smaller than needed, because a step is bounded."""
     calm_windows: int = 0
     """Consecutive windows with headroom, so that limits could be raised."""
     raise_after: int = JUDGED_AFTER
     """Windows with headroom before limits are raised."""
-    lowering: bool = False
-    """Whether the last step was smaller than needed, because a step is bounded."""
     raised_from: dict[str, float] = field(default_factory=dict)
     """Limits before they were raised last; empty if they have been lowered since."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """State of the controller between windows."""
+
+    in_force: LimitsInForce | None = None
+    """None: no limits."""
+    missed_windows: int = 0
+    """Consecutive windows in which an objective was missed."""
+    hold_windows: int = 0
+    """Windows until the effect of the last change is measured."""
     effects: dict[str, Effect] = field(default_factory=dict)
     """By protected VM."""
     retry_delays: dict[str, RetryDelay] = field(default_factory=dict)
     """Delays, also expired ones, by VM that limits on others did not help."""
+
+    @property
+    def limits(self) -> Mapping[str, float]:
+        """Limits in force: IOPS by limited VM."""
+        return self.in_force.iops if self.in_force else {}
+
+    @property
+    def protected_vms(self) -> tuple[str, ...]:
+        """VMs for which others are limited."""
+        return self.in_force.protected_vms if self.in_force else ()
 
     @property
     def not_helped(self) -> tuple[str, ...]:
@@ -137,19 +155,20 @@ def control(
         return state, ""
     state = _raised_to_minimums(state, vms)
     if missing:
-        state = replace(state, calm_windows=0)
-        return _lower(state, vms, missing) if _confirmed(state, missing) else (state, "")
-    state = replace(state, lowering=False)
-    if state.limits:
-        return _raise(state, vms, protected)
+        if _confirmed(state, missing):
+            return _lower(state, vms, missing)
+        return replace(state, in_force=state.in_force and replace(state.in_force, calm_windows=0)), ""
+    if state.in_force:
+        return _raise(state, replace(state.in_force, lowering=False), vms, protected)
     running = {vm: delay for vm, delay in state.retry_delays.items() if delay.windows}
-    return replace(state, protected_vms=(), effects={}, retry_delays=running), ""
+    return replace(state, effects={}, retry_delays=running), ""
 
 
 def _missing(state: LimitState, protected: Sequence[ControlledVm]) -> list[ControlledVm]:
     """VMs that miss an objective: a p99, or a rate that neither their own limit nor low demand explains."""
     # Limits that are being lowered continue to fall until the middle of the dead band is reached.
-    missed_from = MISSED_FROM - ROOM / 2.0 if state.lowering else MISSED_FROM
+    lowering = state.in_force is not None and state.in_force.lowering
+    missed_from = MISSED_FROM - ROOM / 2.0 if lowering else MISSED_FROM
     return [
         v
         for v in protected
@@ -169,10 +188,12 @@ def _confirmed(state: LimitState, missing: Sequence[ControlledVm]) -> bool:
 def _advance_window(state: LimitState, vms: Sequence[ControlledVm], idle: Collection[str]) -> LimitState:
     """The state with its counters advanced by one window, and without VMs that no longer exist."""
     now = {v.vm: v for v in vms}
+    limits = {vm: limit for vm, limit in state.limits.items() if vm in now or vm in idle}
+    protected_vms = tuple(vm for vm in state.protected_vms if vm in now)
+    kept = state.in_force and replace(state.in_force, iops=limits, protected_vms=protected_vms)
     return replace(
         state,
-        limits={vm: limit for vm, limit in state.limits.items() if vm in now or vm in idle},
-        protected_vms=tuple(vm for vm in state.protected_vms if vm in now),
+        in_force=kept if limits else None,
         hold_windows=max(0, state.hold_windows - 1),
         retry_delays={
             vm: replace(delay, windows=max(0, delay.windows - 1))
@@ -185,7 +206,8 @@ def _advance_window(state: LimitState, vms: Sequence[ControlledVm], idle: Collec
 def _raised_to_minimums(state: LimitState, vms: Sequence[ControlledVm]) -> LimitState:
     """The state with no limit below its VM's own minimum, which may have been raised since."""
     least = {v.vm: (1.0 + ROOM / 2.0) * v.min_iops for v in vms}
-    return replace(state, limits={vm: max(limit, least.get(vm, 0.0)) for vm, limit in state.limits.items()})
+    limits = {vm: max(limit, least.get(vm, 0.0)) for vm, limit in state.limits.items()}
+    return replace(state, in_force=state.in_force and replace(state.in_force, iops=limits))
 
 
 def _lower(
@@ -198,13 +220,15 @@ def _lower(
     state = _with_step(state, urgent, total_iops)
     if not_helped := [v for v in urgent if not state.effects[v.vm].helps(v, total_iops - v.iops)]:
         return _back_off(state, not_helped)
-    if state.raised_from:
-        state = replace(state, raise_after=min(LONGEST_RETRY, 2 * state.raise_after))
+    before = state.in_force or LimitsInForce({}, (), total_iops)
+    if before.raised_from:
+        before = replace(before, raise_after=min(LONGEST_RETRY, 2 * before.raise_after))
+        state = replace(state, in_force=before)
         if all(v.misses_p99 for v in urgent):
-            return _taken_back(state, urgent), ""
-    donors = _donors(state, vms, urgent)
+            return _taken_back(state, before, urgent), ""
+    donors = _donors(before, vms, urgent)
     left_iops = sum(donor.rate_iops - donor.floor_iops for donor in donors)
-    at_floors = left_iops <= MISSED_FROM * sum(_rate_iops(v, state) for v in vms)
+    at_floors = left_iops <= MISSED_FROM * sum(_rate_iops(v, before) for v in vms)
     if at_floors and (missed := [v for v in urgent if v.misses_p99 and state.effects[v.vm].steps > 1]):
         # Limits that do not bring the p99 to its target are of no use.
         return _back_off(state, missed)
@@ -216,18 +240,19 @@ def _lower(
     }
     # A VM below its minimum or share loses its own limit, so that it can use what the others release.
     released = {v.vm for v in urgent if not v.misses_p99}
-    limits = {vm: limit for vm, limit in state.limits.items() if vm not in released} | lowered
+    limits = {vm: limit for vm, limit in before.iops.items() if vm not in released} | lowered
     names = {v.vm for v in urgent}
-    starts = bool(limits) and not state.limits
-    state = replace(
-        state,
-        limits=limits,
-        protected_vms=tuple(sorted({*state.protected_vms, *names})) if limits else (),
-        raised_from={},
-        hold_windows=_effect_windows(urgent) - 1,
+    in_force = LimitsInForce(
+        limits,
+        protected_vms=tuple(sorted({*before.protected_vms, *names})),
+        unlimited_iops=before.unlimited_iops,
         lowering=any(limit > wanted[vm] for vm, limit in lowered.items()),
+        raise_after=before.raise_after,
     )
-    return state, f"limiting other VMs: objective missed by {and_list(names)}" if starts else ""
+    starts = bool(limits) and not before.iops
+    reason = f"limiting other VMs: objective missed by {and_list(names)}" if starts else ""
+    hold_windows = _effect_windows(urgent) - 1
+    return replace(state, in_force=in_force if limits else None, hold_windows=hold_windows), reason
 
 
 def _with_step(state: LimitState, urgent: Sequence[ControlledVm], total_iops: float) -> LimitState:
@@ -237,19 +262,16 @@ def _with_step(state: LimitState, urgent: Sequence[ControlledVm], total_iops: fl
         for v in urgent
         for effect in (state.effects.get(v.vm),)
     }
-    unlimited_iops = state.unlimited_iops if state.limits else total_iops
-    return replace(state, unlimited_iops=unlimited_iops, effects=state.effects | effects)
+    return replace(state, effects=state.effects | effects)
 
 
-def _taken_back(state: LimitState, urgent: Sequence[ControlledVm]) -> LimitState:
+def _taken_back(state: LimitState, before: LimitsInForce, urgent: Sequence[ControlledVm]) -> LimitState:
     """The state with the limits before the last step up, which was too much for a p99."""
-    return replace(
-        state,
-        limits={vm: state.raised_from.get(vm, limit) for vm, limit in state.limits.items()},
-        raised_from={},
-        # A measurement that began before this does not show its effect.
-        hold_windows=2 * _effect_windows(urgent) - 1,
-    )
+    limits = {vm: before.raised_from.get(vm, limit) for vm, limit in before.iops.items()}
+    # A measurement that began before this does not show its effect.
+    hold_windows = 2 * _effect_windows(urgent) - 1
+    in_force = replace(before, iops=limits, calm_windows=0, raised_from={})
+    return replace(state, in_force=in_force, hold_windows=hold_windows)
 
 
 def _effect_windows(vms: Sequence[ControlledVm]) -> int:
@@ -268,25 +290,27 @@ class _Donor:
     rate_iops: float
 
 
-def _donors(state: LimitState, vms: Sequence[ControlledVm], urgent: Sequence[ControlledVm]) -> list[_Donor]:
+def _donors(
+    before: LimitsInForce, vms: Sequence[ControlledVm], urgent: Sequence[ControlledVm]
+) -> list[_Donor]:
     """VMs whose limits may be lowered for the urgent ones."""
     names = {v.vm for v in urgent}
     share_only = all(v.misses_share_alone for v in urgent)
     # Limits lower the total, but not what each VM keeps of it.
-    kept = LEAST_SHARE * max(1.0, state.unlimited_iops / max(sum(v.fair_iops for v in vms), 1e-9))
+    kept = LEAST_SHARE * max(1.0, before.unlimited_iops / max(sum(v.fair_iops for v in vms), 1e-9))
     found = []
     for v in vms:
         least_iops = max((1.0 + ROOM / 2.0) * v.min_iops, kept * v.fair_iops)
         floor_iops = max(least_iops, v.due_iops) if share_only else least_iops
-        donor = _Donor(v.vm, v.fair_iops, floor_iops, _rate_iops(v, state))
+        donor = _Donor(v.vm, v.fair_iops, floor_iops, _rate_iops(v, before))
         if v.limitable and v.vm not in names and donor.rate_iops > floor_iops:
             found.append(donor)
     return found
 
 
-def _rate_iops(v: ControlledVm, state: LimitState) -> float:
+def _rate_iops(v: ControlledVm, before: LimitsInForce) -> float:
     """The VM's rate, or its limit if the limiter let more pass."""
-    return min(v.iops, state.limits.get(v.vm, v.iops))
+    return min(v.iops, before.iops.get(v.vm, v.iops))
 
 
 def _wanted_limits(donors: Sequence[_Donor], urgent: Sequence[ControlledVm]) -> dict[str, float]:
@@ -308,11 +332,10 @@ def _back_off(state: LimitState, not_helped: Sequence[ControlledVm]) -> tuple[Li
         windows = retry_windows(v.effect_windows, delays[v.vm].length_windows if v.vm in delays else 0)
         delays[v.vm] = RetryDelay(windows, windows, v.max_p99_us, _result_text(state, v))
     protected_vms = tuple(vm for vm in state.protected_vms if vm not in names)
+    kept = state.in_force and replace(state.in_force, protected_vms=protected_vms, calm_windows=0)
     state = replace(
         state,
-        limits=state.limits if protected_vms else {},
-        raised_from=state.raised_from if protected_vms else {},
-        protected_vms=protected_vms,
+        in_force=kept if protected_vms else None,
         missed_windows=0,
         effects=_without(state.effects, names),
         retry_delays=delays,
@@ -348,39 +371,40 @@ def not_helped_text(state: LimitState, vm: str) -> str:
 
 
 def _raise(
-    state: LimitState, vms: Sequence[ControlledVm], protected: Sequence[ControlledVm]
+    state: LimitState,
+    before: LimitsInForce,
+    vms: Sequence[ControlledVm],
+    protected: Sequence[ControlledVm],
 ) -> tuple[LimitState, str]:
     """One step up where there is headroom, and a sentence when all limits are lifted."""
-    throttled = {v.vm for v in vms if v.is_throttled(state.limits)}
+    throttled = {v.vm for v in vms if v.is_throttled(before.iops)}
     unthrottled = [v for v in protected if (v.busy or v.p99_miss > -1.0) and v.vm not in throttled]
     calm = all((v.miss if v.busy else v.p99_miss) <= -ROOM / (1.0 + ROOM) for v in unthrottled)
-    state = replace(state, calm_windows=state.calm_windows + 1 if calm else 0)
-    at_once = _growth_at_once(state, protected, throttled)
-    if at_once is None and state.calm_windows < state.raise_after:
-        return state, ""
+    before = replace(before, calm_windows=before.calm_windows + 1 if calm else 0)
+    at_once = _growth_at_once(before, protected, throttled)
+    if at_once is None and before.calm_windows < before.raise_after:
+        return replace(state, in_force=before), ""
+    if not throttled:
+        reason = f"limits lifted: no longer needed for {and_list(before.protected_vms)}"
+        return LimitState(retry_delays=state.retry_delays), reason
     growth = min(
-        _growth_by_headroom(state, unthrottled) if at_once is None else min(1.0 + ROOM, at_once),
-        _growth_by_p99(state, unthrottled),
+        _growth_by_headroom(before, unthrottled) if at_once is None else min(1.0 + ROOM, at_once),
+        _growth_by_p99(before, unthrottled),
     )
     growth = growth if math.isfinite(growth) else 1.0 + ROOM
     running = {v.vm for v in vms if not v.quiet}
-    kept = {vm: growth * limit for vm, limit in state.limits.items() if vm in throttled or vm not in running}
-    if not throttled:
-        reason = f"limits lifted: no longer needed for {and_list(state.protected_vms)}"
-        return LimitState(retry_delays=state.retry_delays), reason
-    state = replace(
-        state,
-        limits=kept,
-        hold_windows=_effect_windows(protected) - 1,
+    in_force = replace(
+        before,
+        iops={vm: growth * at for vm, at in before.iops.items() if vm in throttled or vm not in running},
         # Headroom is confirmed again before the next step if that could make a VM miss its objective.
-        calm_windows=0 if unthrottled else state.calm_windows,
-        raised_from=state.limits if at_once is None else {},
+        calm_windows=0 if unthrottled else before.calm_windows,
+        raised_from=before.iops if at_once is None else {},
     )
-    return state, ""
+    return replace(state, in_force=in_force, hold_windows=_effect_windows(protected) - 1), ""
 
 
 def _growth_at_once(
-    state: LimitState, protected: Sequence[ControlledVm], throttled: Collection[str]
+    before: LimitsInForce, protected: Sequence[ControlledVm], throttled: Collection[str]
 ) -> float | None:
     """Factor by which limits have to grow without waiting for headroom; None: they do not have to."""
     sharing = [v for v in protected if v.keeps_share]
@@ -388,14 +412,14 @@ def _growth_at_once(
         # Limits throttle all VMs that share the device, which has spare capacity.
         return math.inf
     too_low = [
-        v.due_iops / state.limits[v.vm]
+        v.due_iops / before.iops[v.vm]
         for v in sharing
-        if v.vm in throttled and state.limits[v.vm] < (1.0 - ROOM) * v.objective_iops
+        if v.vm in throttled and before.iops[v.vm] < (1.0 - ROOM) * v.objective_iops
     ]
     return max(too_low, default=None)
 
 
-def _growth_by_headroom(state: LimitState, unthrottled: Sequence[ControlledVm]) -> float:
+def _growth_by_headroom(before: LimitsInForce, unthrottled: Sequence[ControlledVm]) -> float:
     """Factor that restores what the VMs get above the middle of the dead band."""
     excess_iops = [
         v.iops - (1.0 + ROOM / 2.0) * v.objective_iops
@@ -404,10 +428,10 @@ def _growth_by_headroom(state: LimitState, unthrottled: Sequence[ControlledVm]) 
     ]
     if not excess_iops:
         return math.inf
-    return 1.0 + min(ROOM, max(0.0, min(excess_iops)) / sum(state.limits.values()))
+    return 1.0 + min(ROOM, max(0.0, min(excess_iops)) / sum(before.iops.values()))
 
 
-def _growth_by_p99(state: LimitState, unthrottled: Sequence[ControlledVm]) -> float:
+def _growth_by_p99(before: LimitsInForce, unthrottled: Sequence[ControlledVm]) -> float:
     """Factor that restores half of the headroom of the highest p99: a p99 grows faster than the load.
 
     At most what makes up for the largest step down; less after limits had been raised too early.
@@ -416,7 +440,7 @@ def _growth_by_p99(state: LimitState, unthrottled: Sequence[ControlledVm]) -> fl
     if not misses:
         return math.inf
     headroom = max(0.0, -max(misses) - ROOM / 2.0)
-    most = (1.0 / (1.0 - MOST_DECREASE) - 1.0) * JUDGED_AFTER / state.raise_after
+    most = (1.0 / (1.0 - MOST_DECREASE) - 1.0) * JUDGED_AFTER / before.raise_after
     return 1.0 + min(headroom / 2.0, most)
 
 

@@ -4,8 +4,8 @@ The bottleneck is the VM with the lowest attainable rate per weight among those 
 faster, the limits of the others follow in the next window; its own limit leaves headroom for that.
 
 Workloads have phases, and the bottleneck may be another VM in each. So proportions are kept over many windows
-rather than in each: every VM has a lead, the requests per unit of weight that it recently had more than
-the VM furthest behind, and its limit removes a part of the difference from the lead of the bottleneck.
+rather than in each: every VM has a lead, the work per unit of weight that it recently had more than the VM
+furthest behind, and its limit removes a part of the difference from the lead of the bottleneck.
 """
 
 import math
@@ -24,47 +24,47 @@ LEAD_MEMORY_WINDOWS = 200.0
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """Measurements and bounds of one active VM; rates in requests per second."""
+    """Measurements and bounds of one active VM; rates and limits in units of shares per second."""
 
     vm: str
     weight: float
-    iops: float
+    rate: float
     """Average rate of the last windows."""
-    last_iops: float
-    """Rate in the last window, under `limit_iops`."""
+    last_rate: float
+    """Rate in the last window, under `limit`."""
     window_s: float
-    limit_iops: float | None
+    limit: float | None
     """Limit in force; None: no limit."""
     saturating: bool
     """Whether the VM had requests outstanding nearly all the time."""
-    min_iops: float = 0.0
-    max_iops: float = math.inf
-    unlimited_iops: float | None = None
+    min_rate: float = 0.0
+    max_rate: float = math.inf
+    unlimited_rate: float | None = None
     """Estimated rate without a limit; None: not known."""
 
     @property
     def throttled(self) -> bool:
         """Whether the VM's rate is set by its limit and not by the device."""
-        return at_limit(self.last_iops, self.limit_iops)
+        return at_limit(self.last_rate, self.limit)
 
     @property
     def paced(self) -> bool:
         """Whether the limit in force is below the SLO's maximum."""
-        return self.limit_iops is not None and self.limit_iops < self.max_iops
+        return self.limit is not None and self.limit < self.max_rate
 
     @property
     def proportional(self) -> bool:
         """Whether the VM's rate is kept in proportion: it wants more, and its maximum allows it."""
-        return self.saturating and not at_limit(self.last_iops, self.max_iops)
+        return self.saturating and not at_limit(self.last_rate, self.max_rate)
 
     @property
-    def attainable_iops(self) -> float | None:
+    def attainable_rate(self) -> float | None:
         """Rate that the VM would reach without a limit; None: not known."""
-        return self.iops if self.unlimited_iops is None and not self.throttled else self.unlimited_iops
+        return self.rate if self.unlimited_rate is None and not self.throttled else self.unlimited_rate
 
 
 def new_leads(leads: Mapping[str, float], vms: Sequence[Paced]) -> dict[str, float]:
-    """Leads one window later, in requests per unit of weight; 0 for the VM furthest behind.
+    """Leads one window later, in units of shares per unit of weight; 0 for the VM furthest behind.
 
     Only VMs that are kept in proportion have a lead: not those that want no more or reached their maximum.
     """
@@ -72,20 +72,20 @@ def new_leads(leads: Mapping[str, float], vms: Sequence[Paced]) -> dict[str, flo
     if not proportional:
         return {}
     keep = 1.0 - 1.0 / LEAD_MEMORY_WINDOWS
-    requests_per_weight = {
-        v.vm: keep * leads.get(v.vm, 0.0) + v.last_iops * v.window_s / v.weight for v in proportional
+    work_by_vm = {
+        v.vm: keep * leads.get(v.vm, 0.0) + v.last_rate * v.window_s / v.weight for v in proportional
     }
-    least = min(requests_per_weight.values())
-    return {vm: requests - least for vm, requests in requests_per_weight.items()}
+    least = min(work_by_vm.values())
+    return {vm: work - least for vm, work in work_by_vm.items()}
 
 
 def pace(vms: Sequence[Paced], leads: Mapping[str, float]) -> dict[str, float | None]:
-    """The limit in IOPS of every VM for the next window; None: no limit."""
+    """The limit of every VM for the next window, in units of shares per second; None: no limit."""
     # Rates per unit of weight from here on.
     attainable = {
-        v.vm: v.attainable_iops / v.weight for v in vms if v.vm in leads and v.attainable_iops is not None
+        v.vm: v.attainable_rate / v.weight for v in vms if v.vm in leads and v.attainable_rate is not None
     }
-    in_force = max((v.limit_iops / v.weight for v in vms if v.paced and v.limit_iops), default=math.inf)
+    in_force = max((v.limit / v.weight for v in vms if v.paced and v.limit), default=math.inf)
     least_lead = min(leads.values(), default=0.0)
     bottleneck = min(attainable, key=lambda vm: attainable[vm], default=None)
     if bottleneck is None:
@@ -101,12 +101,12 @@ def pace(vms: Sequence[Paced], leads: Mapping[str, float]) -> dict[str, float | 
             rate = min(rate, MOST_PACE * share)
         else:
             rate = MOST_PACE * share
-        limits[v.vm] = min(max(v.weight * rate, (1.0 + MISSED_FROM) * v.min_iops), v.max_iops)
-    if not any(v.throttled or limits[v.vm] < MOST_PACE * v.iops for v in vms):
-        limits = {v.vm: v.max_iops for v in vms}
+        limits[v.vm] = min(max(v.weight * rate, (1.0 + MISSED_FROM) * v.min_rate), v.max_rate)
+    if not any(v.throttled or limits[v.vm] < MOST_PACE * v.rate for v in vms):
+        limits = {v.vm: v.max_rate for v in vms}
     return {vm: limit if math.isfinite(limit) else None for vm, limit in limits.items()}
 
 
 def _corrected(rate: float, ahead: float, window_s: float, least: float) -> float:
-    """A rate that removes the requests by which a VM is ahead, in `MEMORY_WINDOWS`; at least `least`."""
+    """A rate that removes the work by which a VM is ahead, in `MEMORY_WINDOWS`; at least `least`."""
     return max(rate - ahead / (MEMORY_WINDOWS * window_s), least)

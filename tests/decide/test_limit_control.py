@@ -14,6 +14,7 @@ from slo_ctl.decide.limit_control import (
     MOST_DECREASE,
     RETRY_AFTER,
     Effect,
+    LimitsInForce,
     LimitState,
     control,
 )
@@ -135,7 +136,9 @@ def test_a_vm_that_pauses_keeps_its_limit_while_others_have_theirs() -> None:
     state = with_p99(P99_MISSED)
     limit = state.limits["db"]
     mail = ControlledVm("mail", 200.0, 500.0, busy=True)
-    state = replace(state, limits={"db": limit, "mail": 200.0}, hold_windows=0)
+    assert state.in_force
+    in_force = replace(state.in_force, iops={"db": limit, "mail": 200.0})
+    state = replace(state, in_force=in_force, hold_windows=0)
     state, _ = control(state, [mail, P99_MISSED], idle={"db"})
     assert state.limits["db"] == limit
     kept = P99_MISSED._replace(p99_us=10e3)
@@ -244,9 +247,7 @@ def test_limits_that_were_raised_and_then_did_not_help_do_not_delay_those_for_an
     web = ControlledVm("web", 100.0, 333.0, busy=True, min_iops=300.0)
     mail = ControlledVm("mail", 200.0, 333.0, busy=True, p99_us=900.0, max_p99_us=1000.0)
     raised = LimitState(
-        limits={"db": 500.0},
-        protected_vms=("web",),
-        raised_from={"db": 455.0},
+        LimitsInForce({"db": 500.0}, ("web",), 2100.0, raised_from={"db": 455.0}),
         missed_windows=CONFIRMED_AFTER - 1,
         effects={"web": Effect(1.0, 2000.0, steps=JUDGED_AFTER)},
     )
@@ -256,4 +257,18 @@ def test_limits_that_were_raised_and_then_did_not_help_do_not_delay_those_for_an
     for _ in range(CONFIRMED_AFTER):
         state, _ = control(state, [db, web, mail._replace(p99_us=2000.0)])
     assert state.limits["db"] < 500.0
-    assert state.raise_after == JUDGED_AFTER
+    assert state.in_force
+    assert state.in_force.raise_after == JUDGED_AFTER
+
+
+def test_limits_that_end_with_their_vms_leave_nothing_to_the_next_ones() -> None:
+    web = ControlledVm("web", 100.0, 500.0, busy=True, min_iops=300.0)
+    raised = LimitState(
+        LimitsInForce({"db": 500.0}, ("web",), 900.0, raise_after=LONGEST_RETRY, raised_from={"db": 455.0})
+    )
+    state, _ = control(raised, [web])
+    for _ in range(CONFIRMED_AFTER):
+        state, _ = control(state, [web, ControlledVm("mail", 800.0, 500.0, busy=True)])
+    assert state.in_force
+    assert state.in_force.raise_after == JUDGED_AFTER
+    assert state.in_force.iops["mail"] < 800.0

@@ -9,8 +9,8 @@ import pytest
 
 from slo_ctl.decide.pacing import Paced, new_leads, pace
 
-A = Paced("a", 1.0, 100.0, 100.0, 1.0, None, True, unlimited_iops=100.0)
-B = Paced("b", 2.0, 300.0, 300.0, 1.0, None, True, unlimited_iops=300.0)
+A = Paced("a", 1.0, 100.0, 100.0, 1.0, None, True, unlimited_rate=100.0)
+B = Paced("b", 2.0, 300.0, 300.0, 1.0, None, True, unlimited_rate=300.0)
 
 
 def test_faster_vm_is_limited_to_the_share_of_the_slower() -> None:
@@ -27,14 +27,14 @@ def test_lead_is_reduced_gradually() -> None:
 
 
 def test_bounds_are_respected() -> None:
-    limits = pace([A, replace(B, min_iops=250.0, max_iops=260.0)], {"a": 0.0, "b": 0.0})
+    limits = pace([A, replace(B, min_rate=250.0, max_rate=260.0)], {"a": 0.0, "b": 0.0})
     assert limits["b"] == pytest.approx(1.02 * 250)
-    limits = pace([A, replace(B, max_iops=150.0)], {"a": 0.0, "b": 0.0})
+    limits = pace([A, replace(B, max_rate=150.0)], {"a": 0.0, "b": 0.0})
     assert limits["b"] == 150.0
 
 
 def test_vm_at_its_maximum_or_below_its_share_has_no_lead() -> None:
-    capped = replace(B, last_iops=300.0, max_iops=300.0)
+    capped = replace(B, last_rate=300.0, max_rate=300.0)
     assert new_leads({}, [A, capped, replace(A, vm="c", saturating=False)]) == {"a": 0.0}
 
 
@@ -57,7 +57,7 @@ def test_shares_are_kept_although_every_vm_is_the_bottleneck_at_times(measured: 
             recent[vm] += (rate - recent[vm]) / 4
             done[vm] += rate if window >= 200 else 0.0
             unheld = able[vm] if measured else None
-            vms.append(Paced(vm, weights[vm], recent[vm], rate, 1.0, limits[vm], True, unlimited_iops=unheld))
+            vms.append(Paced(vm, weights[vm], recent[vm], rate, 1.0, limits[vm], True, unlimited_rate=unheld))
         leads = new_leads(leads, vms)
         limits = pace(vms, leads)
     shares = {vm: done[vm] / sum(done.values()) * 10 / weights[vm] for vm in weights}

@@ -49,7 +49,7 @@ class StrictState:
     notes: tuple[str, ...] = ()
     """A sentence for each minimum that OPS cannot keep."""
     leads: dict[str, float] = field(default_factory=dict)
-    """Leads by VM, in requests per unit of weight (`pacing`)."""
+    """Leads by VM, in units of shares per unit of weight (`pacing`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _max_iops(slo: Slo) -> float:
 
 
 def _paced(sample: DeviceSample, state: StrictState) -> list[Paced]:
-    """The active VMs for `pacing`, with all rates in units of shares per second."""
+    """The active VMs for `pacing`."""
     paced = []
     for v in sample.vms:
         recent = state.meters[v.vm].recent
@@ -134,14 +134,14 @@ def _paced(sample: DeviceSample, state: StrictState) -> list[Paced]:
             Paced(
                 vm=v.vm,
                 weight=v.slo.weight,
-                iops=recent.rate,
-                last_iops=v.amount(sample.share_by) / v.window_s,
+                rate=recent.rate,
+                last_rate=v.amount(sample.share_by) / v.window_s,
                 window_s=v.window_s,
-                limit_iops=None if v.limit_iops is None else v.limit_iops * units,
+                limit=None if v.limit_iops is None else v.limit_iops * units,
                 saturating=recent.busy,
-                min_iops=(v.slo.min_iops or 0.0) * units,
-                max_iops=_max_iops(v.slo) * units,
-                unlimited_iops=_unlimited_rate(recent),
+                min_rate=(v.slo.min_iops or 0.0) * units,
+                max_rate=_max_iops(v.slo) * units,
+                unlimited_rate=_unlimited_rate(recent),
             )
         )
     return paced
@@ -176,7 +176,7 @@ def _entitlements(sample: DeviceSample, state: StrictState, paced: list[Paced]) 
         if v.vm in by_vm
         for recent in (state.meters[v.vm].recent,)
     ]
-    attainable = {p.vm: p.iops if p.attainable_iops is None else p.attainable_iops for p in paced}
+    attainable = {p.vm: p.rate if p.attainable_rate is None else p.attainable_rate for p in paced}
     return entitle_exactly(claims, attainable)
 
 
@@ -198,8 +198,8 @@ def _with_needs(
     elif not changed:
         return state
     slowest = min(
-        (p for p in paced if p.proportional and p.attainable_iops is not None),
-        key=lambda p: (p.attainable_iops or 0.0) / p.weight,
+        (p for p in paced if p.proportional and p.attainable_rate is not None),
+        key=lambda p: (p.attainable_rate or 0.0) / p.weight,
         default=None,
     )
     if slowest and not tracks[slowest.vm].is_latency_bound and not changed:
