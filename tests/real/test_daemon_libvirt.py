@@ -276,9 +276,10 @@ def test_a_vm_whose_large_requests_the_kernel_splits_is_capped(libvirt_host: Lib
 
         def write_until(end: threading.Event) -> None:
             while not end.is_set():
-                libvirt_qemu.qemuMonitorCommand(
+                problem = libvirt_qemu.qemuMonitorCommand(
                     domain, write, libvirt_qemu.VIR_DOMAIN_QEMU_MONITOR_COMMAND_HMP
                 )
+                assert not problem
 
         def verdict_if_split(status: HostStatus) -> Verdict:
             row = row_of(status, name)
