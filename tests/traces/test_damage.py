@@ -19,7 +19,7 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trace_samples import blktrace_event, vscsi_v1
+from trace_samples import blktrace_event, blktrace_event_v8, vscsi_v1
 
 from traces import Batch, TraceError, open_trace
 from traces.formats.registry import FORMATS
@@ -237,6 +237,10 @@ def test_damaged_blktrace_is_refused(trace_file: Write) -> None:
     assert len(batch) == 4
     assert counted == {"magic: lost the sequence of events": 1, "cut short": 1}
     assert "version 9 is unknown" in str(refusal(trace_file(good.replace(b"\x07tae", b"\x09tae"))))
+    other = blktrace_event_v8(100, 8, 4096, 1 | 1 << 20 | 1 << 17)
+    assert "record 1 at byte 48: magic: blktrace version 8 follows another" in str(
+        refusal(trace_file(good + other))
+    )
 
 
 def test_damaged_btrecord_is_refused(trace_file: Write) -> None:

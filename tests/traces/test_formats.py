@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from trace_samples import blktrace_event as event
+from trace_samples import blktrace_event_v8 as event_v8
 from trace_samples import vscsi_v1, vscsi_v2
 
 from traces import Batch, Op, TraceReader, open_trace
@@ -289,8 +290,11 @@ QUEUE, ISSUE, NOTIFY = 1 | 1 << 20, 7 | 1 << 22, 1 << 26
 READ_BIT, WRITE_BIT, FLUSH_BIT, DISCARD_BIT = 1 << 16, 1 << 17, 1 << 18, 1 << 29
 
 
+@pytest.mark.parametrize("event", [event, event_v8])
 @pytest.mark.parametrize("order", "<>")
-def test_blktrace_records_are_parsed(order: str, trace_file: Callable[..., Path]) -> None:
+def test_blktrace_records_are_parsed(
+    order: str, event: Callable[..., bytes], trace_file: Callable[..., Path]
+) -> None:
     path = trace_file(
         event(90, 0, 0, NOTIFY, order, b"java\0\0\0\0")
         + event(100, 282624, 4096, QUEUE | READ_BIT, order)
@@ -328,6 +332,18 @@ def test_blktrace_events_of_cgroups_are_requests_and_packet_commands_are_not(
     issued, reader = read(path, action="D")
     assert rows(issued, reader) == [(0, R, 4096, 4096, "8:16")]
     assert reader.skipped == {"event other than D": 1, "packet command": 1}
+
+
+def test_blktrace_commands_to_zones_are_no_requests(trace_file: Callable[..., Path]) -> None:
+    append, reset, close = 1 << 32, 1 << 33, 1 << 37
+    path = trace_file(
+        event_v8(100, 8, 4096, QUEUE | WRITE_BIT | append)
+        + event_v8(101, 8, 0, QUEUE | WRITE_BIT | reset)
+        + event_v8(102, 8, 0, QUEUE | WRITE_BIT | close)
+    )
+    batch, reader = read(path)
+    assert rows(batch, reader) == [(0, W, 4096, 4096, "8:16")]
+    assert reader.skipped == {"management of a zone": 2}
 
 
 def test_blktrace_merges_the_files_of_all_cpus(tmp_path: Path) -> None:

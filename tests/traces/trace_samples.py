@@ -36,3 +36,11 @@ def blktrace_event(
     """One event of device 8:16."""
     fields = (0x65617407, 1, time_ns, sector, size, action, 1, (8 << 20) | 16, cpu, 0, len(payload))
     return struct.pack(order + "IIQQIIIIIHH", *fields) + payload
+
+
+def blktrace_event_v8(
+    time_ns: int, sector: int, size: int, action: int, order: str = "<", payload: bytes = b"", cpu: int = 0
+) -> bytes:
+    """The same of version 8."""
+    fields = (0x65617408, 1, time_ns, sector, size, 1, action, (8 << 20) | 16, cpu, 0, len(payload))
+    return struct.pack(order + "IIQQIIQIIHH12x", *fields) + payload

@@ -1,8 +1,9 @@
 """blktrace's binary events, of either byte order; the files of several CPUs are merged by time.
 
 An event is 48 bytes (magic with version 7, sequence, time in ns, sector, bytes, action, pid, device, cpu,
-error, payload length) and its payload. One action stands for a request: Q (queued), or D (issued) or C
-(completed) where it is asked for or there is none before it, never two. Source: Linux,
+error, payload length) and its payload; with version 8, of newer kernels, 64 bytes, with a wider action. One
+action stands for a request: Q (queued), or D (issued) or C (completed) where it is asked for or there is none
+before it, never two. Source: Linux,
 include/uapi/linux/blktrace_api.h.
 """
 
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SECTOR_BYTES = 512
-EVENT_BYTES = 48
 MAGIC = 0x65617400
-VERSION = 7
 _CHUNK_BYTES = 4 << 20
 
 _ACTIONS = {"Q": 1, "D": 7, "C": 8}
@@ -39,23 +38,34 @@ _READ, _WRITE, _FLUSH, _PACKET, _NOTIFY, _DISCARD = (
 _ACTION_MASK = 0xFEFF
 """The action without the bit of events that have the cgroup's number before the payload (`blk_cgroup`)."""
 _UNITS = Units(time_ns=1, offset_bytes=SECTOR_BYTES, offset_name="sector", length_name="bytes")
+_ZONE_MANAGEMENT = 0x1F << (_CATEGORY_SHIFT + 17)
+"""Reset, finish, open and close of zones, which version 7 does not distinguish from other requests."""
 NOTIFY = "notify event"
 PACKET = "packet command"
+ZONE_MANAGEMENT = "management of a zone"
 
-_FIELDS = [
-    ("magic", "u4"),
-    ("sequence", "u4"),
-    ("time", "u8"),
-    ("sector", "u8"),
-    ("bytes", "u4"),
-    ("action", "u4"),
-    ("pid", "u4"),
-    ("device", "u4"),
-    ("cpu", "u4"),
-    ("error", "u2"),
-    ("pdu_len", "u2"),
-]
-_EVENT = {order: np.dtype([(name, order + kind) for name, kind in _FIELDS]) for order in "<>"}
+_HEAD = [("magic", "u4"), ("sequence", "u4"), ("time", "u8"), ("sector", "u8"), ("bytes", "u4")]
+_TAIL = [("device", "u4"), ("cpu", "u4"), ("error", "u2")]
+_LENGTH = ("pdu_len", "u2")
+_FIELDS = {
+    7: [*_HEAD, ("action", "u4"), ("pid", "u4"), *_TAIL],
+    8: [*_HEAD, ("pid", "u4"), ("action", "u8"), *_TAIL],
+}
+"""Fields of an event before its payload length, by version."""
+_PADDING = {7: [], 8: [("padding", "V12")]}
+
+
+class _Layout:
+    """Layout of the events of a file."""
+
+    def __init__(self, version: int, order: str) -> None:
+        """`order`: `<` or `>`."""
+        self.magic = MAGIC | version
+        self.magic_bytes = struct.pack(f"{order}I", self.magic)
+        fields = _FIELDS[version]
+        self.event = np.dtype([(name, order + kind) for name, kind in (*fields, _LENGTH, *_PADDING[version])])
+        self.unpack = struct.Struct(f"{order}I{np.dtype(fields[1:]).itemsize}xH").unpack_from
+        """Magic and payload length."""
 
 
 def byte_order(head: bytes) -> str | None:
@@ -128,7 +138,9 @@ def _requests(source: Source, screen: Screen, action: str) -> Iterator[_Requests
             Place(record=0, byte_offset=0, path=source.path),
             hint="name the right format with --format",
         )
-    walk = struct.Struct(f"{order}I42xH")
+    (magic,) = struct.unpack(f"{order}I", source.peek(4)[:4])
+    # Of an unknown version the first event is refused, by its number.
+    layout = _Layout(version if (version := magic & 0xFF) in _FIELDS else min(_FIELDS), order)
     rest = b""
     base = 0
     first_record = 0
@@ -136,10 +148,10 @@ def _requests(source: Source, screen: Screen, action: str) -> Iterator[_Requests
         data = source.read(_CHUNK_BYTES)
         at_end = len(data) < _CHUNK_BYTES
         data = rest + data
-        starts, stop = _walk(data, walk, base, first_record, screen, source.path, at_end)
+        starts, stop = _walk(data, layout, base, first_record, screen, source.path, at_end)
         if starts:
             chunk = _chosen(
-                data, np.array(starts, np.int64), order, action, screen, source.path, base, first_record
+                data, np.array(starts, np.int64), layout, action, screen, source.path, base, first_record
             )
             if len(chunk.raw.time):
                 yield chunk
@@ -151,21 +163,25 @@ def _requests(source: Source, screen: Screen, action: str) -> Iterator[_Requests
 
 
 def _walk(
-    data: bytes, walk: struct.Struct, base: int, first_record: int, screen: Screen, path: Path, at_end: bool
+    data: bytes, layout: _Layout, base: int, first_record: int, screen: Screen, path: Path, at_end: bool
 ) -> tuple[list[int], int]:
     """Starts of the complete events in `data`, and the start of the first incomplete one."""
     starts: list[int] = []
     at = 0
     size = len(data)
-    unpack = walk.unpack_from
-    magic = MAGIC | VERSION
-    while at + EVENT_BYTES <= size:
+    unpack, magic, event_bytes = layout.unpack, layout.magic, layout.event.itemsize
+    while at + event_bytes <= size:
         found, payload = unpack(data, at)
         if found != magic:
             place = Place(record=first_record + len(starts), byte_offset=base + at, path=path)
             if found & 0xFFFFFF00 == MAGIC:
+                version = found & 0xFF
+                is_known = version in _FIELDS
                 screen.fail(
-                    f"blktrace version {found & 0xFF} is unknown", place, "magic", "version 7 is read"
+                    f"blktrace version {version} {'follows another version' if is_known else 'is unknown'}",
+                    place,
+                    "magic",
+                    "versions 7 and 8 are read, one in a file",
                 )
             screen.bad(
                 place,
@@ -173,10 +189,10 @@ def _walk(
                 "magic",
                 kind="lost the sequence of events",
             )
-            following = data.find(magic.to_bytes(4, "little" if walk.format[0] == "<" else "big"), at + 1)
+            following = data.find(layout.magic_bytes, at + 1)
             at = following if following >= 0 else size
             continue
-        end = at + EVENT_BYTES + payload
+        end = at + event_bytes + payload
         if end > size:
             break
         starts.append(at)
@@ -193,16 +209,17 @@ def _walk(
 def _chosen(
     data: bytes,
     starts: NDArray[np.int64],
-    order: str,
+    layout: _Layout,
     action: str,
     screen: Screen,
     path: Path,
     base: int,
     first_record: int,
 ) -> _Requests:
-    whole = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), EVENT_BYTES)[starts]
-    events = whole.view(_EVENT[order])[:, 0]
-    what = events["action"]
+    bytes_ = np.frombuffer(data, np.uint8)
+    whole = np.lib.stride_tricks.sliding_window_view(bytes_, layout.event.itemsize)[starts]
+    events = whole.view(layout.event)[:, 0]
+    what = events["action"].astype(np.uint64)
     notify = (what & _NOTIFY) != 0
     wanted = ~notify & ((what & _ACTION_MASK) == _ACTIONS[action])
     screen.ignore(NOTIFY, int(notify.sum()))
@@ -211,6 +228,9 @@ def _chosen(
     packet = wanted & ((what & _PACKET) != 0)
     screen.ignore(PACKET, int(packet.sum()))
     wanted &= ~packet
+    management = wanted & ((what & _ZONE_MANAGEMENT) != 0)
+    screen.ignore(ZONE_MANAGEMENT, int(management.sum()))
+    wanted &= ~management
     empty = events["bytes"] == 0
     is_flush = empty & ((what & (_FLUSH | _WRITE)) != 0)
     nothing = wanted & empty & ~is_flush
