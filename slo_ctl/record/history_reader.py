@@ -28,6 +28,8 @@ from slo_ctl.record.history_schema import (
 _DEFAULT_SINCE_S = 3600.0
 MAX_POINTS = 5000
 _MAX_EVENTS = 1000
+_MEANS_AT_BEGIN_MS = 2 * MINUTE_MS
+"""Longest time with means of minutes only, as at the begin of the last hour, that has short buckets."""
 _BUSY_TIMEOUT_S = 2.0
 _BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
@@ -145,14 +147,18 @@ def read_vm(
                     "there are no VMs in it yet; `slo-ctl vm list` shows VMs of the host",
                 )
                 raise NotInHistoryError(f"VM {name} not found in the history", hint)
-            width_ms = bucket_ms(until - max(since, _first_s(connection, until)), limit)
+            begin, edge = max(since, _first_s(connection, until)), _samples_from(connection)
+            width_ms = bucket_ms(until - begin, limit)
+            if edge - begin * 1000 > _MEANS_AT_BEGIN_MS:
+                # Most of the shorter buckets of the time with means only would be empty.
+                width_ms = max(width_ms, MINUTE_MS)
             span = (round(since * 1000), round(until * 1000))
             return VmHistory(
                 vm=name,
                 since=since,
                 until=until,
                 bucket_s=width_ms / 1000,
-                points=_points(connection, streams, span, width_ms),
+                points=_points(connection, streams, span, width_ms, edge),
                 verdicts=_verdicts(connection, streams, span),
                 decisions=_decisions(connection, set(streams.values()), name, span),
                 outcomes=_outcomes(connection, name, span),
@@ -231,8 +237,9 @@ def _names(connection: sqlite3.Connection) -> list[str]:
 
 
 def _points(
-    connection: sqlite3.Connection, streams: dict[int, str], span: tuple[int, int], width_ms: int
+    connection: sqlite3.Connection, streams: dict[int, str], span: tuple[int, int], width_ms: int, edge: int
 ) -> tuple[Point, ...]:
+    """The points of a span. `edge`: see `_samples_from`."""
     fields = ", ".join(
         f"max({name})"
         if name in WORST
@@ -241,7 +248,6 @@ def _points(
     )
     columns = ", ".join(RECORDED_FIELDS)
     found: list[Point] = []
-    edge = _samples_from(connection)
     for stream, device in streams.items():
         # CROSS JOIN keeps SQLite from scanning the rows of all VMs: it selects times first, then one row
         # each.
