@@ -128,6 +128,8 @@ class LatencyWindow:
             if now_s - self._changed_at_s > self._window_s:
                 self._readings.clear()
             return
+        # A further disk has counts of all requests since the start of the VM.
+        has_other_disks = len(disks) != len(self._disks)
         self._disks, self._changed_at_s = tuple(disks), now_s
         reading = DiskLatency(
             sum_latencies([disk.reads for disk in disks]), sum_latencies([disk.writes for disk in disks])
@@ -135,6 +137,7 @@ class LatencyWindow:
         last = self._readings.last or self._base
         if (
             last is None
+            or has_other_disks
             or latency_increase(last.reads, reading.reads) is None
             or latency_increase(last.writes, reading.writes) is None
         ):

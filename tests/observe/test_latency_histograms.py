@@ -106,6 +106,19 @@ def test_stale_reading_is_dropped() -> None:
     assert window_of(latency).p99_write_us is not None
 
 
+def test_what_a_disk_did_before_it_was_on_the_device_does_not_count() -> None:
+    """A disk that libvirt had copied to the device came with all requests since the start of the VM."""
+    latency = LatencyWindow(WINDOW_S)
+    moved = [1.0] * 1000
+    latency.add(0.0, [disk([])])
+    latency.add(1.0, [disk([0.001] * 10)])
+    latency.add(2.0, [disk([0.001] * 20), disk(moved)])
+    latency.add(3.0, [disk([0.001] * 30), disk([*moved, 0.001])])
+    found = window_of(latency)
+    assert found.p99_write_us == pytest.approx(1000, rel=0.34)
+    assert found.guest_iops == pytest.approx(11.0)
+
+
 def stats_of(number: int, name: str, requests: int, times_ns: int) -> dict[str, Any]:
     sides = {"rd.reqs": 0, "rd.times": 0, "wr.reqs": requests, "wr.times": times_ns, "name": name}
     return {f"block.{number}.{key}": value for key, value in sides.items()}
