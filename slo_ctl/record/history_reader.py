@@ -15,6 +15,7 @@ from slo_ctl.base.accounts import group_name, user_name
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import move_command
 from slo_ctl.base.keyvalue import near_or_listed
+from slo_ctl.base.text import mention_of
 from slo_ctl.model.setting import SettingValue
 from slo_ctl.record.history_schema import (
     MINUTE_MS,
@@ -306,8 +307,7 @@ def _verdicts(
 def _decisions(
     connection: sqlite3.Connection, devices: set[str], name: str, span: tuple[int, int]
 ) -> tuple[PastDecision, ...]:
-    # `web` must not match `web2` or `web-1`; names may end in any character.
-    named = re.compile(rf"(?<![\w.-]){re.escape(storable(name))}(?![\w-]|\.\w)")
+    named = mention_of(storable(name))
     found: list[PastDecision] = []
     for at_ms, device, reason in connection.execute(
         "SELECT at_ms, device, reason FROM decisions WHERE at_ms >= ? AND at_ms <= ? AND instr(reason, ?)"
