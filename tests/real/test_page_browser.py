@@ -147,6 +147,40 @@ def test_a_chart_of_one_point_grows_with_its_history(page: Page) -> None:
     }""") == [[940, 1060], [1000, 1020], [1000, 1030]]
 
 
+def test_charts_of_a_history_that_became_empty_have_no_values(page: Page) -> None:
+    """Of a VM that was shut off for longer than the interval, `Invalid Date` was shown."""
+    assert page.evaluate("""() => {
+        const specs = [{ title: "X", curves: [{ name: "x" }], text: String }];
+        const shown = (times) => {
+            drawCharts(document.getElementById("charts"), "emptied", specs, [[times, times.map(() => 1)]]);
+            return document.querySelector("#charts .reading").textContent.includes("no values");
+        };
+        return [shown([1000, 1010]), shown([]), shown([]), shown([1000, 1010])];
+    }""") == [False, True, True, False]
+
+
+def test_points_of_long_epochs_are_joined(page: Page) -> None:
+    """With epochs longer than 2.5 buckets, each point was alone between gaps, and no curve was drawn."""
+    points = [{"at": at, "iops": 5} for at in (1000, 1060, 1120, 1180, 1600)]
+    columns = page.evaluate("points => columnsOf({ bucket_s: 10 }, points, ['iops'])", points)
+    assert columns == [[1000, 1060, 1120, 1180, 1240, 1600], [5, 5, 5, 5, None, 5]]
+
+
+def test_the_first_reading_of_a_vm_is_no_change_of_its_verdict(page: Page) -> None:
+    """After each restart of the daemon, all VMs changed to `idle` and back."""
+    assert page.evaluate("""() => {
+        const vm = { vm: "restarted", device: "ssd0", reason: "" };
+        const epoch = (verdict, first_reading) =>
+            logChanges({ at: 0, vms: [{ ...vm, verdict, first_reading }] });
+        epoch("ok", false);
+        epoch("idle", true);
+        epoch("ok", false);
+        epoch("idle", false);
+        const texts = [...document.querySelectorAll("#changes span")].map((each) => each.textContent);
+        return texts.filter((text) => text.includes("restarted"));
+    }""") == [" restarted on ssd0: ok to idle: ", " restarted on ssd0: ok: "]
+
+
 def test_times_of_other_days_have_their_date(page: Page) -> None:
     text = page.evaluate("clock(new Date(2026, 0, 28, 14, 5, 9) / 1000)")
     assert "28" in text

@@ -247,7 +247,7 @@ function updateLabels(chart) {
 
 // Draw `columns` of each of `specs` in `parent`. With the same `key` as before, the zoom stays.
 function drawCharts(parent, key, specs, columns) {
-  if (key !== drawnKey || drawn.length !== specs.length) {
+  if (key !== drawnKey || drawn.length !== specs.length || columns.some(([xs]) => xs.length === 0)) {
     clearCharts(parent);
     drawnKey = key;
     specs.forEach((spec, index) => {
