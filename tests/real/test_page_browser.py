@@ -101,6 +101,22 @@ def test_ops_of_a_drive_are_described_in_words(page: Page) -> None:
     assert re.fullmatch(r"OPS by VM: db .* \(50\.0% of all OPS\), web .* \(50\.0% of all OPS\)", label or "")
 
 
+def test_a_group_has_its_maximum_of_bandwidth_and_an_emulated_waf_its_label(page: Page) -> None:
+    """`slo-ctl status` showed both."""
+    group = {"name": "shop", "vms": ["web"], "iops": 5, "verdict": "ok", "reason": "well"}
+    bandwidth = {"bandwidth_bytes_s": 2**20, "max_bandwidth_bytes_s": 10 * 2**20}
+    text = page.evaluate("groupText", {**group, **bandwidth})
+    assert text == "Group shop (web): 5 IOPS, 1 MiB/s of at most 10 MiB/s, ok: well"
+    drive = {"kind": "block", "backend": "cgroup v2", "iops": 5}
+    sources = (("FDP statistics", True), ("FDP statistics", False), ("emulated FTL", True))
+    texts = [
+        page.evaluate("driveLine", {**drive, "waf": {"waf": 1.5, "source": source, "emulated": emulated}})
+        for source, emulated in sources
+    ]
+    start = "block device, cgroup v2, 5 IOPS, WAF 1.50 by "
+    assert texts == [f"{start}FDP statistics (EMULATED)", f"{start}FDP statistics", f"{start}emulated FTL"]
+
+
 def test_the_name_of_a_vm_shows_its_history(page: Page) -> None:
     page.get_by_role("button", name="web", exact=True).click()
     expect(page.locator("#history-heading")).to_have_text("History of web on ssd0")

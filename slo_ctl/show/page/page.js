@@ -112,7 +112,11 @@ function showVm(row, vm) {
 }
 
 function groupText(group) {
-  const bounds = [known(group.min_iops) ? `at least ${count(group.min_iops)} IOPS` : "", known(group.max_iops) ? `at most ${count(group.max_iops)} IOPS` : ""];
+  const bounds = [
+    known(group.min_iops) ? `at least ${count(group.min_iops)} IOPS` : "",
+    known(group.max_iops) ? `at most ${count(group.max_iops)} IOPS` : "",
+    known(group.max_bandwidth_bytes_s) ? `${size(group.bandwidth_bytes_s)}/s of at most ${size(group.max_bandwidth_bytes_s)}/s` : "",
+  ];
   const vms = group.vms.length ? group.vms.join(", ") : "no VM";
   return [`Group ${group.name} (${vms}): ${count(group.iops)} IOPS`, ...bounds.filter(Boolean), `${group.verdict}: ${group.reason}`].join(", ");
 }
@@ -150,7 +154,10 @@ function driveLine(device) {
   const source = known(device.capacity_iops) ? "measured" : "estimated";
   parts.push(`${count(device.iops)} IOPS` + (known(capacity) ? ` of ${count(capacity)} ${source} at most` : ""));
   if (device.sum_min_iops) parts.push(`minimums ${count(device.sum_min_iops)} IOPS`);
-  if (device.waf && known(device.waf.waf)) parts.push(`WAF ${number(device.waf.waf, 2)} by ${device.waf.source}`);
+  if (device.waf && known(device.waf.waf)) {
+    const label = device.waf.emulated && !device.waf.source.startsWith("emulated") ? " (EMULATED)" : "";
+    parts.push(`WAF ${decimal(device.waf.waf)} by ${device.waf.source}${label}`);
+  }
   if (known(device.move_budget)) parts.push(`moves may take ${percent(device.move_budget)} of its time`);
   return parts.join(", ");
 }
