@@ -257,7 +257,7 @@ def headline(report: HostReport) -> str:
         return "No SLO was judged."
     if not missed:
         return "Every SLO was met all of the time."
-    worst = f"{missed[0].vm} met its SLO for {numbers.percent(missed[0].met)} of the time"
+    worst = f"{missed[0].vm} met its SLO for {met_percent(missed[0].met)} of the time"
     # A VM on several devices has several summaries.
     number_judged, number_missed = (len({each.vm for each in some}) for some in (judged, missed))
     if number_judged == 1:
@@ -321,6 +321,15 @@ def interval_text(report: HostReport) -> str:
     )
 
 
+_ROUNDING = 1e-9
+
+
+def met_percent(met: float | None) -> str:
+    """The share of time in which an SLO was met: `100.0%` only if it was never missed."""
+    text = numbers.percent(met)
+    return ">99.9%" if met is not None and met < 1 - _ROUNDING and text == numbers.percent(1.0) else text
+
+
 def met_text(summary: Summary) -> str:
     """How much of the time the SLO was met, by verdict."""
     if summary.met is None:
@@ -330,7 +339,7 @@ def met_text(summary: Summary) -> str:
         f"{word} {numbers.percent(part)}{' not judged' if word == Verdict.SETTLING else ''}"
         for word, part in summary.by_verdict
     )
-    return f"SLO met in {numbers.percent(summary.met)} of {counted(summary.epochs, 'epoch')} ({parts})"
+    return f"SLO met in {met_percent(summary.met)} of {counted(summary.epochs, 'epoch')} ({parts})"
 
 
 def worst_text(summary: Summary, report: HostReport) -> str:

@@ -233,6 +233,20 @@ def test_report_has_missed_slos_and_recommendations() -> None:
     )
 
 
+def test_an_slo_that_was_missed_for_a_moment_was_not_met_all_of_the_time() -> None:
+    """`web met its SLO for 100.0% of the time` was the report of a miss of 10 s in a day."""
+    found = history(
+        every_10_s(100, samples=86_400) + every_10_s(110, samples=10),
+        [(100.0, "ok", "well"), (110.0, "insufficient", "short")],
+    )
+    report = HostReport((found,), 100.0, 200.0)
+    assert headline(report) == "web met its SLO for >99.9% of the time."
+    assert met_text(report.summaries[0]).startswith("SLO met in >99.9% of 86,410 epochs")
+    assert '<td role="cell" data-label="SLO MET">&gt;99.9%</td>' in render_history_report(report)
+    settled = history(every_10_s(100, 110, 120), [(100.0, "settling", ""), (107.0, "ok", "well")])
+    assert met_text(summaries(settled)[0]).startswith("SLO met in 100.0% ")
+
+
 def test_a_vm_on_two_devices_is_recommended_the_same_once() -> None:
     points = [Point(100.0, device, 10, **MEASURED) for device in ("ssd0", "ssd1")]
     verdicts = tuple(PastVerdict(100.0, device, "unapplied", "refused") for device in ("ssd0", "ssd1"))
