@@ -256,7 +256,14 @@ def headline(report: HostReport) -> str:
     if not judged:
         return "No SLO was judged."
     if not missed:
-        return "Every SLO was met all of the time."
+        unmeasured = {each.vm for each in report.summaries if each.met is None and each.verdict in DEGRADED}
+        if not unmeasured:
+            return "Every SLO was met all of the time."
+        return (
+            "Every SLO that was measured was met all of the time; "
+            f"{counted(len(unmeasured), 'VM')} with an SLO {'was' if len(unmeasured) == 1 else 'were'} "
+            "not measured."
+        )
     worst = f"{missed[0].vm} met its SLO for {met_percent(missed[0].met)} of the time"
     # A VM on several devices has several summaries.
     number_judged, number_missed = (len({each.vm for each in some}) for some in (judged, missed))

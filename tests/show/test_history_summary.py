@@ -213,6 +213,9 @@ def test_report_has_missed_slos_and_recommendations() -> None:
 
     assert shown(well) == ("Every SLO was met all of the time.", [])
     assert shown(history([], [])) == ("No SLO was judged.", [])
+    assert shown(well, gone)[0] == (
+        "Every SLO that was measured was met all of the time; 1 VM with an SLO was not measured."
+    )
     assert shown(short)[0] == "web met its SLO for 50.0% of the time."
     on_sdb = [replace(each, device="sdb") for each in short.points]
     verdicts_on_sdb = tuple(replace(each, device="sdb") for each in short.verdicts)
