@@ -424,8 +424,9 @@ class TopApp(App[None]):
 
     def _curve(self, vm: VmStatus, points: int) -> tuple[list[float | None], float]:
         """IOPS of a VM up to the status that is shown, and the length of that time."""
+        key = _key(vm)
         rows = [
-            (status, next((each for each in status.vms if _key(each) == _key(vm)), None))
+            (status, next((each for each in status.vms if _key(each) == key), None))
             for status in self.timeline.up_to_current(points)
         ]
         known = list(dropwhile(lambda each: each[1] is None, rows))
