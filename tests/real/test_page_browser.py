@@ -163,6 +163,26 @@ def test_a_chart_of_one_point_grows_with_its_history(page: Page) -> None:
     }""") == [[940, 1060], [1000, 1020], [1000, 1030]]
 
 
+def test_a_zoomed_chart_shows_new_values(page: Page) -> None:
+    """It was not drawn again, and its cursor stayed at an index, which later was beyond the last point."""
+    assert page.evaluate("""async () => {
+        const specs = [{ title: "X", curves: [{ name: "x" }], text: String, x: { label: "at", text: String } }];
+        const shown = async (times, value) => {
+            const values = [[times, times.map(() => value)]];
+            drawCharts(document.getElementById("charts"), "zoomed", specs, values);
+            await null;
+            const { plot, reading } = drawn[0];
+            const { x, y } = plot.scales;
+            return [x.min, x.max, y.max > 50, reading.textContent.trim()];
+        };
+        await shown([0, 10, 20, 30, 40], 1);
+        drawn[0].plot.setScale("x", { min: 15, max: 40 });
+        await null;
+        drawn[0].plot.setCursor({ left: drawn[0].plot.valToPos(30, "x"), top: 10 });
+        return [await shown([20, 30, 40, 50], 100), await shown([30, 40], 100)];
+    }""") == [[15, 40, True, "at 30 x 100"], [15, 40, True, "at 30 x 100"]]
+
+
 def test_charts_of_a_history_that_became_empty_have_no_values(page: Page) -> None:
     """Of a VM that was shut off for longer than the interval, `Invalid Date` was shown."""
     assert page.evaluate("""() => {
