@@ -166,7 +166,8 @@ def test_a_chart_of_one_point_grows_with_its_history(page: Page) -> None:
 def test_a_zoomed_chart_shows_new_values(page: Page) -> None:
     """It was not drawn again, and its cursor stayed at an index, which later was beyond the last point."""
     assert page.evaluate("""async () => {
-        const specs = [{ title: "X", curves: [{ name: "x" }], text: String, x: { label: "at", text: String } }];
+        const x = { label: "at", text: String };
+        const specs = [{ title: "X", curves: [{ name: "x" }], text: String, x }];
         const shown = async (times, value) => {
             const values = [[times, times.map(() => value)]];
             drawCharts(document.getElementById("charts"), "zoomed", specs, values);
