@@ -29,8 +29,8 @@ from slo_ctl.record.history_schema import (
 _DEFAULT_SINCE_S = 3600.0
 MAX_POINTS = 5000
 _MAX_EVENTS = 1000
-_MEANS_AT_BEGIN_MS = 2 * MINUTE_MS
-"""Longest time with means of minutes only, as at the begin of the last hour, that has short buckets."""
+_FEW_MEANS = 2
+"""Means of minutes that may be in shorter buckets, as at the begin of the last hour."""
 _BUSY_TIMEOUT_S = 2.0
 _BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
@@ -148,12 +148,10 @@ def read_vm(
                     "there are no VMs in it yet; `slo-ctl vm list` shows VMs of the host",
                 )
                 raise NotInHistoryError(f"VM {name} not found in the history", hint)
-            begin, edge = max(since, _first_s(connection, until)), _samples_from(connection)
-            width_ms = bucket_ms(until - begin, limit)
-            if edge - begin * 1000 > _MEANS_AT_BEGIN_MS:
-                # Most of the shorter buckets of the time with means only would be empty.
-                width_ms = max(width_ms, MINUTE_MS)
-            span = (round(since * 1000), round(until * 1000))
+            width_ms = bucket_ms(until - max(since, _first_s(connection, until)), limit)
+            span, edge = (round(since * 1000), round(until * 1000)), _samples_from(connection)
+            if width_ms < MINUTE_MS and _means_in(connection, span, edge) > _FEW_MEANS:
+                width_ms = MINUTE_MS  # most of the shorter buckets would be empty
             return VmHistory(
                 vm=name,
                 since=since,
@@ -287,6 +285,15 @@ def _samples_from(connection: sqlite3.Connection) -> int:
         (minute, MINUTE_MS),
     ).fetchone()
     return int(minute + MINUTE_MS if marked and marked[0] else minute)
+
+
+def _means_in(connection: sqlite3.Connection, span: tuple[int, int], edge: int) -> int:
+    """Number of means of minutes in a span. `edge`: see `_samples_from`."""
+    (means,) = connection.execute(
+        "SELECT count(*) FROM minute_marks WHERE at_ms > ? - 60000 AND at_ms <= ? AND at_ms < ?",
+        (*span, edge),
+    ).fetchone()
+    return int(means)
 
 
 def _verdicts(

@@ -240,6 +240,16 @@ def test_buckets_are_not_shorter_than_the_means_in_them(path: Path) -> None:
     assert read_vm(path, "web", START + 1800, START + 5400, limit=360).bucket_s == 10
 
 
+def test_time_without_a_daemon_does_not_widen_the_buckets(path: Path) -> None:
+    history = History(path, DAY, BIG)
+    for second in (*range(0, 60, 10), *range(1200, 4300, 10)):
+        history.add(at(second))
+    while count(path, "epochs") > 311:
+        history.add(at(4300))
+    history.close()
+    assert read_vm(path, "web", START + 700, START + 4300, limit=360).bucket_s == 10
+
+
 @settings(max_examples=25)
 @given(st.lists(st.integers(1, 400), min_size=5, max_size=60), st.integers(60, 4000))
 def test_no_sample_counts_twice_or_is_lost(
