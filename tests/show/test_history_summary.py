@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -248,6 +249,25 @@ def test_an_slo_that_was_missed_for_a_moment_was_not_met_all_of_the_time() -> No
     assert '<td role="cell" data-label="SLO MET">&gt;99.9%</td>' in render_history_report(report)
     settled = history(every_10_s(100, 110, 120), [(100.0, "settling", ""), (107.0, "ok", "well")])
     assert met_text(summaries(settled)[0]).startswith("SLO met in 100.0% ")
+
+
+@pytest.mark.parametrize(("change_after_s", "is_told"), [(20.0, True), (200.0, False)])
+def test_axes_of_an_interval_with_a_change_of_the_clock_are_explained(
+    change_after_s: float, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of an axis has the offset of its end, unlike the table of events."""
+    end_of_summer_time = 1_792_890_000.0  # 2026-10-25 01:00 UTC
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    try:
+        since = end_of_summer_time - change_after_s
+        found = history([Point(since, "ssd0", 10, **MEASURED)], [])
+        page = render_history_report(HostReport((found,), since, since + 100.0))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    note = "Clocks changed in this time: the axes of plots have the time at its end, CET."
+    assert (note in page) is is_told
 
 
 def test_a_vm_on_two_devices_is_recommended_the_same_once() -> None:
