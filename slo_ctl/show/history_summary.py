@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import statistics
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 from slo_ctl.base import numbers
@@ -17,7 +16,7 @@ from slo_ctl.model.setting import OutcomeState, SettingValue
 from slo_ctl.model.status import DEGRADED, HostStatus, Verdict
 from slo_ctl.model.status_json import plain
 from slo_ctl.record.history_reader import PastVerdict, Point, VmHistory
-from slo_ctl.show.history import DAY_S, clock, folded_events
+from slo_ctl.show.history import DAY_S, clock, folded_events, usual_distance
 from slo_ctl.show.status import EMULATED
 
 MET = frozenset({Verdict.OK, Verdict.CAPPED, Verdict.IDLE})
@@ -144,11 +143,10 @@ def covered(
     It ends at the next point, which with long epochs is more than a bucket later; where points are missing,
     as without a daemon, after the usual distance.
     """
-    distances = [later.at - point.at for point, later in pairwise(points)]
-    step = max(bucket_s, statistics.median(distances)) if distances else bucket_s
+    step = usual_distance(points, bucket_s)
     for index, point in enumerate(points):
         end = point.at + step
-        if index < len(distances) and distances[index] <= 2 * step:
+        if index + 1 < len(points) and points[index + 1].at - point.at <= 2 * step:
             end = points[index + 1].at
         begin = min(max(point.at, since), until)
         # The first bucket may begin before the interval.

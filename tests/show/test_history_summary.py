@@ -14,7 +14,7 @@ from slo_ctl.model.slo import Slo
 from slo_ctl.model.status import Verdict
 from slo_ctl.record.history_reader import PastDecision, PastOutcome, PastVerdict, Point, VmHistory
 from slo_ctl.show import history_summary
-from slo_ctl.show.history import folded_events
+from slo_ctl.show.history import curve, folded_events
 from slo_ctl.show.history_report import render_history_report, vm_charts
 from slo_ctl.show.history_summary import (
     HostReport,
@@ -100,6 +100,14 @@ def test_worst_period_is_the_longest_and_ends_at_gaps() -> None:
 def test_epochs_longer_than_a_bucket_leave_no_gaps() -> None:
     (summary,) = summaries(history(every_10_s(100, 130, 160, samples=1), [(100.0, "insufficient", "short")]))
     assert summary.missed == (VerdictPeriod(100.0, 190.0, "insufficient", "short"),)
+
+
+def test_curve_of_epochs_longer_than_a_bucket_has_no_gaps() -> None:
+    """Two of three bars were missing."""
+    points = [*every_10_s(100, 130, iops=1.0), *every_10_s(160, 220, iops=2.0)]
+    assert curve(history(points, []), "ssd0") == [1.0, 1.0, 2.0, None, 2.0]
+    gap = curve(history(every_10_s(100, 110, 120, 140), []), "ssd0")
+    assert gap == [100.0, 100.0, 100.0, None, 100.0]
 
 
 def test_unmeasured_vm_is_not_judged() -> None:
