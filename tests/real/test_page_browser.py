@@ -238,6 +238,22 @@ def test_nothing_is_wider_than_the_screen(page: Page) -> None:
         until(page, f"document.documentElement.scrollWidth <= {width}")
 
 
+def test_rows_of_busy_vms_are_not_wider_than_the_screen(page: Page) -> None:
+    """At 1280 pixels the table was wider, as OPS was on one line."""
+    vm = {
+        "vm": "web-frontend-1", "device": "ssd0", "slo": {"weight": 3, "min_iops": 100},
+        "share": 0.503, "target_share": None, "iops": 26065, "p99_read_us": 11060, "p99_write_us": 12400,
+        "waf": 2.42, "ops_bytes": 27787264, "ops_share": 0.265, "throttle_wait_us": 5960,
+        "verdict": "no-mechanism",
+        "reason": "it is served without latency, so that no VM can be throttled or preferred",
+    }  # fmt: skip
+    width = """vm => {
+        updateChildren(byId("vms"), [vm], keyOfVm, makeVm, showVm);
+        return document.documentElement.scrollWidth;
+    }"""
+    assert page.evaluate(width, vm) <= 1280
+
+
 def test_page_follows_the_colour_scheme(page: Page) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     page.emulate_media(color_scheme="light")
