@@ -24,6 +24,12 @@ def printable(text: str) -> str:
     )
 
 
+def mention_of(name: str) -> re.Pattern[str]:
+    """Finds the name of a VM in a sentence: `web` is not in `web2` or `web-1`."""
+    # Names may end in any character.
+    return re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)")
+
+
 def toml_key(name: str) -> str:
     """A name as a key of TOML, such as in `[vm.NAME]`: in quotes unless it needs none."""
     return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)

@@ -51,12 +51,13 @@ def list_(
     host = VmHost(root, connect, not no_libvirt, cgroup_root, tuple(cgroup or ()))
     inventory = host.inventory
     notes = (*host.notes, *inventory.notes, *host.unknown_clients())
+    transferred = _transferred_bytes(host, inventory.streams)
     if json_:
         from slo_ctl.show.vms import inventory_json
 
-        print_json(inventory_json(replace(inventory, notes=notes)))
+        print_json(inventory_json(replace(inventory, notes=notes), transferred))
     else:
-        _print_inventory(inventory, _transferred_bytes(host, inventory.streams), all_known=not host.gaps)
+        _print_inventory(inventory, transferred, all_known=not host.gaps)
         warn_notes(notes)
 
 

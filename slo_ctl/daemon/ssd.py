@@ -359,8 +359,9 @@ class EmulatedDevice:
                 target=plan.target or "",
                 blocks_left=plan.blocks,
                 share_done=plan.share_done,
-                cost_s=plan.cost_s,
-                saving_s=plan.saving_s,
+                # Plans of a device without modelled latency count pages.
+                cost_s=plan.cost_s if self.timed else None,
+                saving_s=plan.saving_s if self.timed else None,
                 left_s=None if waiting else left_s,
                 waiting=waiting,
             )

@@ -198,6 +198,16 @@ def _source(resolved: ResolvedSlo) -> str:
     return group if resolved.slo_source == DEFAULT else f"{resolved.slo_source}, {group}"
 
 
+_NOT_LIMITED = frozenset({Verdict.NO_MECHANISM, Verdict.UNAPPLIED})
+_CLEARLY_ABOVE = 1.5
+
+
+def _is_above_maximum(window: VmSample, bounds: Slo) -> bool:
+    """Whether rates are so far above a maximum that no limit can be in force."""
+    rates = ((window.iops, bounds.max_iops), (window.bandwidth_bytes_s, bounds.max_bandwidth_bytes_s))
+    return any(rate is not None and most is not None and rate > _CLEARLY_ABOVE * most for rate, most in rates)
+
+
 def _group(
     group: SloGroup,
     existing: Collection[str],
@@ -224,6 +234,9 @@ def _group(
         guessed=all(part.guessed for part in parts),
     )
     judgement = judge(delivered, bounds)
+    free = next((row for row in member_rows if row.verdict in _NOT_LIMITED), None)
+    if free is not None and _is_above_maximum(window, bounds):
+        judgement = Judgement(free.verdict, f"above its maximum, {free.vm}: {free.reason}")
     limited = [
         row.vm
         for row in member_rows

@@ -103,10 +103,10 @@ class MoveStatus:
     blocks_left: int
     share_done: float
     """Part of the planned blocks that has been moved, 0..1."""
-    cost_s: float
-    """Device time that the remaining moves cost."""
-    saving_s: float
-    """Device time saved over the next drive write."""
+    cost_s: float | None
+    """Device time that the remaining moves cost; None on a device without modelled latency."""
+    saving_s: float | None
+    """Device time saved over the next drive write; None on a device without modelled latency."""
     left_s: float | None = None
     """Time until all moves of the device are complete, at the speed of the last minute; None: unknown."""
     waiting: str = ""
@@ -115,10 +115,14 @@ class MoveStatus:
     def __str__(self) -> str:
         left = "" if self.left_s is None else f", about {self.left_s:,.0f} s left"
         left = f", {self.waiting}" if self.waiting else left
-        return (
+        text = (
             f"moving {counted(self.blocks_left, 'OPS block')} from {self.source or 'the spare blocks'} to "
-            f"{self.target or 'the spare blocks'}: {100 * self.share_done:.0f}% done{left}; costs "
-            f"{self.cost_s:,.1f} s of device time and saves {self.saving_s:,.1f} s "
+            f"{self.target or 'the spare blocks'}: {100 * self.share_done:.0f}% done{left}"
+        )
+        if self.cost_s is None or self.saving_s is None:
+            return text
+        return (
+            f"{text}; costs {self.cost_s:,.1f} s of device time and saves {self.saving_s:,.1f} s "
             "by the time the drive is overwritten once"
         )
 

@@ -111,6 +111,7 @@ class LatencyWindow:
         self._readings: SlidingWindow[DiskLatency] = SlidingWindow(window_s)
         self._base: DiskLatency | None = None
         """First reading since the counts were reset."""
+        self._newest: DiskLatency | None = None
         self._disks: tuple[DiskLatency, ...] = ()
         """Latest latencies of each disk."""
         self._changed_at_s = 0.0
@@ -128,36 +129,42 @@ class LatencyWindow:
             if now_s - self._changed_at_s > self._window_s:
                 self._readings.clear()
             return
+        # A further disk has counts of all requests since the start of the VM.
+        has_other_disks = len(disks) != len(self._disks)
         self._disks, self._changed_at_s = tuple(disks), now_s
         reading = DiskLatency(
             sum_latencies([disk.reads for disk in disks]), sum_latencies([disk.writes for disk in disks])
         )
-        last = self._readings.last or self._base
+        last = self._newest
         if (
             last is None
+            or has_other_disks
             or latency_increase(last.reads, reading.reads) is None
             or latency_increase(last.writes, reading.writes) is None
         ):
             self._readings.clear()
             self._base = reading
+        self._newest = reading
         self._readings.add(now_s, reading)
 
     def add_to(self, window: VmSample) -> VmSample:
         """The window with latencies, and with IOPS from their counts if the kernel counts no requests."""
-        first, last, base = self._readings.first, self._readings.last, self._base
-        if first is None or last is None or base is None:
-            return window
-        reads = latency_increase(first.reads, last.reads)
-        writes = latency_increase(first.writes, last.writes)
-        if reads is None or writes is None:
+        base, newest = self._base, self._newest
+        if base is None or newest is None:
             return window
         totals = window.totals._replace(
-            read_latency=latency_increase(base.reads, last.reads),
-            write_latency=latency_increase(base.writes, last.writes),
+            read_latency=latency_increase(base.reads, newest.reads),
+            write_latency=latency_increase(base.writes, newest.writes),
         )
-        window = window._replace(
-            totals=totals, p99_read_us=_us(p99_of(reads)), p99_write_us=_us(p99_of(writes))
-        )
+        window = window._replace(totals=totals)
+        first = self._readings.first
+        if first is None:
+            return window
+        reads = latency_increase(first.reads, newest.reads)
+        writes = latency_increase(first.writes, newest.writes)
+        if reads is None or writes is None:
+            return window
+        window = window._replace(p99_read_us=_us(p99_of(reads)), p99_write_us=_us(p99_of(writes)))
         length_s = self._readings.length_s
         if length_s <= 0:
             return window

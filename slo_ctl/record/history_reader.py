@@ -15,6 +15,7 @@ from slo_ctl.base.accounts import group_name, user_name
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import move_command
 from slo_ctl.base.keyvalue import near_or_listed
+from slo_ctl.base.text import mention_of
 from slo_ctl.model.setting import SettingValue
 from slo_ctl.record.history_schema import (
     MINUTE_MS,
@@ -28,6 +29,8 @@ from slo_ctl.record.history_schema import (
 _DEFAULT_SINCE_S = 3600.0
 MAX_POINTS = 5000
 _MAX_EVENTS = 1000
+_FEW_MEANS = 2
+"""Means of minutes that may be in shorter buckets, as at the begin of the last hour."""
 _BUSY_TIMEOUT_S = 2.0
 _BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
@@ -146,13 +149,15 @@ def read_vm(
                 )
                 raise NotInHistoryError(f"VM {name} not found in the history", hint)
             width_ms = bucket_ms(until - max(since, _first_s(connection, until)), limit)
-            span = (round(since * 1000), round(until * 1000))
+            span, edge = (round(since * 1000), round(until * 1000)), _samples_from(connection)
+            if width_ms < MINUTE_MS and _means_in(connection, span, edge) > _FEW_MEANS:
+                width_ms = MINUTE_MS  # most of the shorter buckets would be empty
             return VmHistory(
                 vm=name,
                 since=since,
                 until=until,
                 bucket_s=width_ms / 1000,
-                points=_points(connection, streams, span, width_ms),
+                points=_points(connection, streams, span, width_ms, edge),
                 verdicts=_verdicts(connection, streams, span),
                 decisions=_decisions(connection, set(streams.values()), name, span),
                 outcomes=_outcomes(connection, name, span),
@@ -231,8 +236,9 @@ def _names(connection: sqlite3.Connection) -> list[str]:
 
 
 def _points(
-    connection: sqlite3.Connection, streams: dict[int, str], span: tuple[int, int], width_ms: int
+    connection: sqlite3.Connection, streams: dict[int, str], span: tuple[int, int], width_ms: int, edge: int
 ) -> tuple[Point, ...]:
+    """The points of a span. `edge`: see `_samples_from`."""
     fields = ", ".join(
         f"max({name})"
         if name in WORST
@@ -241,7 +247,6 @@ def _points(
     )
     columns = ", ".join(RECORDED_FIELDS)
     found: list[Point] = []
-    edge = _samples_from(connection)
     for stream, device in streams.items():
         # CROSS JOIN keeps SQLite from scanning the rows of all VMs: it selects times first, then one row
         # each.
@@ -282,6 +287,15 @@ def _samples_from(connection: sqlite3.Connection) -> int:
     return int(minute + MINUTE_MS if marked and marked[0] else minute)
 
 
+def _means_in(connection: sqlite3.Connection, span: tuple[int, int], edge: int) -> int:
+    """Number of means of minutes in a span. `edge`: see `_samples_from`."""
+    (means,) = connection.execute(
+        "SELECT count(*) FROM minute_marks WHERE at_ms > ? - 60000 AND at_ms <= ? AND at_ms < ?",
+        (*span, edge),
+    ).fetchone()
+    return int(means)
+
+
 def _verdicts(
     connection: sqlite3.Connection, streams: dict[int, str], span: tuple[int, int]
 ) -> tuple[PastVerdict, ...]:
@@ -300,8 +314,7 @@ def _verdicts(
 def _decisions(
     connection: sqlite3.Connection, devices: set[str], name: str, span: tuple[int, int]
 ) -> tuple[PastDecision, ...]:
-    # `web` must not match `web2` or `web-1`; names may end in any character.
-    named = re.compile(rf"(?<![\w.-]){re.escape(storable(name))}(?![\w-]|\.\w)")
+    named = mention_of(storable(name))
     found: list[PastDecision] = []
     for at_ms, device, reason in connection.execute(
         "SELECT at_ms, device, reason FROM decisions WHERE at_ms >= ? AND at_ms <= ? AND instr(reason, ?)"

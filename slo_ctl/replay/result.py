@@ -88,7 +88,7 @@ class VmResult(StrictModel):
     target_share: Number = None
     """Entitlement: share of the device's total in the unit of shares, 0..1; 0 for an idle VM."""
     share: Number = None
-    """Share of the total in the unit of shares (of host page writes without a clock), 0..1."""
+    """Share of the total in the unit of shares, 0..1."""
     share_error: Number = None
     """share / target_share - 1; see `share_error`."""
     iops: Number = None
@@ -139,7 +139,7 @@ class VmResult(StrictModel):
 
     def judged(self, unit: str = "pages") -> Judgement:
         """Verdict by the daemon's rules, with a tolerance of 3 %; `unit` is that of shares."""
-        worked = bool(self.iops or self.host_page_writes)
+        worked = bool(self.iops or self.share)
         slo = Slo(
             weight=self.weight,
             min_iops=self.min_iops,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
@@ -78,6 +78,16 @@ def request_size_axis(axes: Axes) -> None:
     axes.set_xlabel("request size")
 
 
+def time_axis(axes: Axes) -> None:
+    """Label the y axis with times in ms, in steps of 1, 2 and 5."""
+    axes.set_yscale("log")
+    axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+    # The usual labels are formulas, which are not parsed: names of VMs and devices may look like some.
+    for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        set_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_ylabel("access time, ms")
+
+
 # A profile: access times and ratios by request size.
 
 
@@ -91,7 +101,7 @@ def save_profile(profile: Profile, analysis: Analysis, path: Path) -> None:
 
 
 def _draw_times(axes: Axes, profile: Profile, analysis: Analysis) -> None:
-    accesses = sorted({curve.access for curve in analysis.curves})
+    accesses = sorted({measurement.access for measurement in profile.measurement})
     for index, access in enumerate(accesses):
         colour = colour_of(index)
         label: str | None = str(access)
@@ -117,12 +127,11 @@ def _draw_times(axes: Axes, profile: Profile, analysis: Analysis) -> None:
             markersize=3,
             linestyle="none",
             color=colour,
+            label=label,
         )
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    time_axis(axes)
     request_size_axis(axes)
-    axes.set_ylabel("access time, ms")
-    axes.legend()
+    _add_legend(axes)
 
 
 def _draw_ratios(axes: Axes, analysis: Analysis) -> None:
@@ -148,7 +157,13 @@ def _draw_ratios(axes: Axes, analysis: Analysis) -> None:
     axes.axhline(1, color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)))
     request_size_axis(axes)
     axes.set_ylabel("sequential / random throughput")
-    axes.legend()
+    _add_legend(axes)
+
+
+def _add_legend(axes: Axes) -> None:
+    """A legend if there are curves: matplotlib warns about an empty one."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
 
 
 # A sweep: number of VMs that each drive supports, by OP.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import statistics
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -165,14 +167,20 @@ def outcome_text(outcome: PastOutcome) -> str:
     return f"{outcome.state}: {outcome.knob} {change}: {outcome.reason or outcome.why}"
 
 
+def usual_distance(points: Sequence[Point], bucket_s: float) -> float:
+    """Usual distance of the points of one device: with long epochs more than a bucket."""
+    distances = [later.at - point.at for point, later in pairwise(points)]
+    return max(bucket_s, statistics.median(distances)) if distances else bucket_s
+
+
 def curve(history: VmHistory, device: str) -> list[float | None]:
-    """IOPS in every bucket from the first to the last known one; None where unknown."""
-    points = {
-        round(point.at / history.bucket_s): point.iops for point in history.points if point.device == device
-    }
+    """IOPS from the first to the last known one, at the usual distance; None where unknown."""
+    points = [point for point in history.points if point.device == device]
     if not points:
         return []
-    return [points.get(number) for number in range(min(points), max(points) + 1)]
+    step = usual_distance(points, history.bucket_s)
+    values = {round((point.at - points[0].at) / step): point.iops for point in points}
+    return [values.get(number) for number in range(max(values) + 1)]
 
 
 def clock(at: float, dated: bool = False) -> str:

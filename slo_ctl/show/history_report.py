@@ -21,6 +21,7 @@ from slo_ctl.show.history_summary import (
     covered,
     headline,
     interval_text,
+    met_percent,
     met_text,
     recommendations,
     settings_in_force,
@@ -202,6 +203,7 @@ def render_history_report(report: HostReport) -> str:
         headline=printable(headline(report)),
         recommendations=[printable(sentence) for sentence in recommendations(report)],
         interval=interval_text(report),
+        clock_note=_clock_note(report),
         emulated=bool({each.device for each in summaries} & report.emulated),
         bucket=numbers.duration(report.histories[0].bucket_s),
         headings=_HEADINGS,
@@ -227,6 +229,14 @@ def _title(report: HostReport) -> str:
     return f"SLOs of {', '.join(names)}" if len(names) <= 3 else f"SLOs of {len(names):,} VMs"
 
 
+def _clock_note(report: HostReport) -> str:
+    """That summer time began or ended in the interval, which axes do not show; else empty."""
+    begin, end = time.localtime(report.since), time.localtime(report.until)
+    if begin.tm_gmtoff == end.tm_gmtoff:
+        return ""
+    return f"Clocks changed in this time: the axes of plots have the time at its end, {end.tm_zone}."
+
+
 def _vm(report: HostReport, summary: Summary, index: int) -> dict[str, Any]:
     plots: list[Curves] = []
     if index < _MAX_PLOTTED:
@@ -236,7 +246,7 @@ def _vm(report: HostReport, summary: Summary, index: int) -> dict[str, Any]:
         "name": printable(summary.vm),
         "device": printable(report.device_name(summary.device)) or numbers.UNKNOWN,
         "verdict": printable(summary.verdict),
-        "met_share": numbers.percent(summary.met),
+        "met_share": met_percent(summary.met),
         "met": printable(met_text(summary)),
         "worst": printable(worst_text(summary, report)),
         "reason": printable(summary.reason),

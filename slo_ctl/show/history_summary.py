@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import statistics
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 from slo_ctl.base import numbers
@@ -17,7 +16,7 @@ from slo_ctl.model.setting import OutcomeState, SettingValue
 from slo_ctl.model.status import DEGRADED, HostStatus, Verdict
 from slo_ctl.model.status_json import plain
 from slo_ctl.record.history_reader import PastVerdict, Point, VmHistory
-from slo_ctl.show.history import DAY_S, clock, folded_events
+from slo_ctl.show.history import DAY_S, clock, folded_events, usual_distance
 from slo_ctl.show.status import EMULATED
 
 MET = frozenset({Verdict.OK, Verdict.CAPPED, Verdict.IDLE})
@@ -144,11 +143,10 @@ def covered(
     It ends at the next point, which with long epochs is more than a bucket later; where points are missing,
     as without a daemon, after the usual distance.
     """
-    distances = [later.at - point.at for point, later in pairwise(points)]
-    step = max(bucket_s, statistics.median(distances)) if distances else bucket_s
+    step = usual_distance(points, bucket_s)
     for index, point in enumerate(points):
         end = point.at + step
-        if index < len(distances) and distances[index] <= 2 * step:
+        if index + 1 < len(points) and points[index + 1].at - point.at <= 2 * step:
             end = points[index + 1].at
         begin = min(max(point.at, since), until)
         # The first bucket may begin before the interval.
@@ -256,8 +254,15 @@ def headline(report: HostReport) -> str:
     if not judged:
         return "No SLO was judged."
     if not missed:
-        return "Every SLO was met all of the time."
-    worst = f"{missed[0].vm} met its SLO for {numbers.percent(missed[0].met)} of the time"
+        unmeasured = {each.vm for each in report.summaries if each.met is None and each.verdict in DEGRADED}
+        if not unmeasured:
+            return "Every SLO was met all of the time."
+        return (
+            "Every SLO that was measured was met all of the time; "
+            f"{counted(len(unmeasured), 'VM')} with an SLO {'was' if len(unmeasured) == 1 else 'were'} "
+            "not measured."
+        )
+    worst = f"{missed[0].vm} met its SLO for {met_percent(missed[0].met)} of the time"
     # A VM on several devices has several summaries.
     number_judged, number_missed = (len({each.vm for each in some}) for some in (judged, missed))
     if number_judged == 1:
@@ -321,6 +326,15 @@ def interval_text(report: HostReport) -> str:
     )
 
 
+_ROUNDING = 1e-9
+
+
+def met_percent(met: float | None) -> str:
+    """The share of time in which an SLO was met: `100.0%` only if it was never missed."""
+    text = numbers.percent(met)
+    return ">99.9%" if met is not None and met < 1 - _ROUNDING and text == numbers.percent(1.0) else text
+
+
 def met_text(summary: Summary) -> str:
     """How much of the time the SLO was met, by verdict."""
     if summary.met is None:
@@ -330,7 +344,7 @@ def met_text(summary: Summary) -> str:
         f"{word} {numbers.percent(part)}{' not judged' if word == Verdict.SETTLING else ''}"
         for word, part in summary.by_verdict
     )
-    return f"SLO met in {numbers.percent(summary.met)} of {counted(summary.epochs, 'epoch')} ({parts})"
+    return f"SLO met in {met_percent(summary.met)} of {counted(summary.epochs, 'epoch')} ({parts})"
 
 
 def worst_text(summary: Summary, report: HostReport) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from slo_ctl.base.numbers import sum_known
@@ -47,6 +48,11 @@ class Timeline:
         if self._offset < len(self._received):
             return self._received[-1 - self._offset]
         return self._recorded[len(self._received) - 1 - self._offset] if self._received else None
+
+    def up_to_current(self, count: int) -> list[HostStatus]:
+        """The current status and those before it, the earliest first, at most `count`."""
+        end = self._length() - self._offset
+        return list(islice(chain(self._recorded, self._received), max(0, end - count), end))
 
     @property
     def is_past(self) -> bool:
@@ -142,7 +148,7 @@ def past_statuses(histories: Iterable[VmHistory], latest: HostStatus) -> list[Ho
             at=at,
             epoch_s=bucket_s,
             window_s=bucket_s,
-            devices=tuple(_past_device(device, rows[at]) for device in latest.devices),
+            devices=tuple(_past_device(device, rows[at], bucket_s) for device in latest.devices),
             vms=tuple(sorted(rows[at], key=lambda row: (row.vm, row.device))),
             groups=(),
             notes=(),
@@ -174,9 +180,10 @@ def _past_row(row: VmStatus, point: Point, verdict: Verdict, reason: str) -> VmS
     return replace(row, verdict=verdict, reason=reason, unapplied=(), **recorded | ops)
 
 
-def _past_device(device: DeviceStatus, rows: Iterable[VmStatus]) -> DeviceStatus:
+def _past_device(device: DeviceStatus, rows: Iterable[VmStatus], bucket_s: float) -> DeviceStatus:
     iops = sum_known(row.iops for row in rows if row.device == device.name)
-    return replace(device, iops=iops, problem="", reasons=(_HISTORY_REASON,), waf=None, moves=())
+    reasons = (_HISTORY_REASON,)
+    return replace(device, window_s=bucket_s, iops=iops, problem="", reasons=reasons, waf=None, moves=())
 
 
 def _row_without_slo(vm: str, device: str) -> VmStatus:

@@ -101,7 +101,8 @@ def print_rows(
     rows = [tuple(map(printable, row)) for row in rows]
     needed = 0
     table = empty_table()
-    for heading, cells in zip(headings, zip(*rows, strict=True), strict=True):
+    for index, heading in enumerate(headings):
+        cells = [row[index] for row in rows]
         fold = heading in folded
         widest = max(map(cell_len, (heading, *cells)))
         needed += (min(widest, _MIN_FOLDED_WIDTH) if fold else widest) + _GAP_WIDTH

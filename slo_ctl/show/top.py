@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
@@ -17,7 +17,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.text import printable
+from slo_ctl.base.text import mention_of, printable
 from slo_ctl.model.slo import FIELDS
 from slo_ctl.model.status import DEGRADED, HostStatus, Verdict, VmStatus
 from slo_ctl.model.status_json import from_json
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from slo_ctl.record.history_reader import VmHistory
 
 _CURVE_POINTS = 120
-"""Points kept for each VM."""
 _REASONS_SHOWN = 4
 _WORST_FIRST = (
     Verdict.UNAPPLIED,
@@ -181,7 +180,6 @@ class TopApp(App[None]):
         self._rows: list[_Key] = []
         self._headings: list[str] = []
         self._cells: dict[tuple[_Key, str], Text] = {}
-        self._curves: dict[_Key, deque[float | None]] = {}
         self.timeline = Timeline()
         self._history_problem = ""
 
@@ -229,15 +227,8 @@ class TopApp(App[None]):
         if status is None or (latest is not None and status.at == latest.at):
             self._show_header()  # only its age has changed
             return
-        self._add_to_curves(status)
         self.timeline.add(status)
         self._show()
-
-    def _add_to_curves(self, status: HostStatus) -> None:
-        iops_of = {_key(vm): vm.iops for vm in status.vms}
-        self._curves = {key: curve for key, curve in self._curves.items() if key in iops_of}
-        for key, iops in iops_of.items():
-            self._curves.setdefault(key, deque(maxlen=_CURVE_POINTS)).append(iops)
 
     def action_go_back(self, step: int) -> None:
         """Go back in time, or forward with a negative step."""
@@ -418,18 +409,30 @@ class TopApp(App[None]):
         self.query_one("#detail", Static).update(text)
 
     def _detail(self, status: HostStatus, vm: VmStatus) -> Text:
-        curve = list(self._curves.get(_key(vm), ()))
         iops = numbers.count(vm.iops)
         # Beside the curve are its labels, and the padding of the detail.
         width = (self.size.width or 80) - len(f"IOPS  {iops}") - 2
-        curve = curve[-max(1, width) :]
+        curve, length_s = self._curve(vm, min(_CURVE_POINTS, max(1, width)))
         lines = [*_detail_lines(vm), Text(f"IOPS {sparkline(curve)} {iops}")]
-        lines.append(Text(f"over the last {numbers.duration(len(curve) * status.epoch_s)}", style="dim"))
+        lines.append(Text(f"over the last {numbers.duration(length_s)}", style="dim"))
         device = next((each for each in status.devices if each.name == vm.device), None)
         reasons = device.reasons if device else ()
-        of_vm = [reason for reason in reasons if vm.vm in reason] or list(reasons)
+        named = mention_of(vm.vm)
+        of_vm = [reason for reason in reasons if named.search(reason)] or list(reasons)
         lines += [Text(printable(reason), style="dim") for reason in of_vm[-_REASONS_SHOWN:]]
         return Text("\n").join(lines)
+
+    def _curve(self, vm: VmStatus, points: int) -> tuple[list[float | None], float]:
+        """IOPS of a VM up to the status that is shown, and the length of that time."""
+        key = _key(vm)
+        rows = [
+            (status, next((each for each in status.vms if _key(each) == key), None))
+            for status in self.timeline.up_to_current(points)
+        ]
+        known = list(dropwhile(lambda each: each[1] is None, rows))
+        first, last = known[0][0], known[-1][0]
+        length_s = max(0.0, last.at - first.at) + first.epoch_s
+        return [None if row is None else row.iops for _, row in known], length_s
 
 
 def _detail_lines(vm: VmStatus) -> list[Text]:

@@ -105,7 +105,7 @@ def _source(stream: Stream) -> str:
     return "NBD" if source.startswith("nbd") else "vhost-user"
 
 
-def inventory_json(inventory: Inventory) -> dict[str, Any]:
+def inventory_json(inventory: Inventory, transferred: TransferredBytes) -> dict[str, Any]:
     """One JSON object; unknown values are null."""
     tree = inventory.tree
     return {
@@ -115,17 +115,19 @@ def inventory_json(inventory: Inventory) -> dict[str, Any]:
         "libvirt_uri": inventory.libvirt_uri,
         "vms": [asdict(vm) | {"disks": _disks_json(vm)} for vm in inventory.vms],
         "streams": [
-            {
-                "vm": each.vm,
-                **_stream_json(each),
-                "counters": {name: getattr(each.counters, name) for name in COUNTED}
-                if each.counters
-                else None,
-            }
+            {"vm": each.vm, **_stream_json(each), "counters": _counters_json(each, transferred)}
             for each in inventory.streams
         ],
         "notes": list(inventory.notes),
     }
+
+
+def _counters_json(stream: Stream, transferred: TransferredBytes) -> dict[str, int | None] | None:
+    """What the kernel counted for its cgroup, or the server of a drive for its namespace."""
+    if stream.tenant is not None and stream.tenant in transferred:
+        read, written = transferred[stream.tenant]
+        return {**dict.fromkeys(COUNTED), "read_bytes": read, "written_bytes": written}
+    return {name: getattr(stream.counters, name) for name in COUNTED} if stream.counters else None
 
 
 def _disks_json(vm: Vm) -> list[dict[str, Any]]:

@@ -55,6 +55,15 @@ def test_add_that_does_not_fit_suggests_a_size(root: Path, capsys: pytest.Captur
     assert "blocks for its data and over-provisioning, and " in capsys.readouterr().err
 
 
+def test_a_device_without_namespaces_is_shown(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was an unexpected error of `zip`."""
+    for namespace in ("web", "db"):
+        assert device(root, "remove", f"ssd0/{namespace}", "--yes") == 0
+    capsys.readouterr()
+    assert device(root, "show", "ssd0") == 0
+    assert capsys.readouterr().out.splitlines()[-2].split()[:3] == ["NAMESPACE", "SIZE", "ON"]
+
+
 def test_show_prints_unallocated_space(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert device(root, "show", "ssd0") == 0
     assert "size            256 MiB logical, 304 MiB of flash" in capsys.readouterr().out

@@ -11,6 +11,9 @@ import pytest
 
 from slo_ctl.cli import app
 from slo_ctl.host.libvirt import LibvirtError
+from slo_ctl.model.host import FoundBy, Stream, Tenant, Vm
+from slo_ctl.observe.streams import Inventory
+from slo_ctl.show.vms import inventory_json
 
 SCOPE = r"machine.slice/machine-qemu\x2d1\x2dweb.scope"
 
@@ -89,6 +92,15 @@ def test_vm_list_prints_json(root: Path, capsys: pytest.CaptureFixture[str]) -> 
             "cost_usage_us": None,
         },
     }
+
+
+def test_json_has_the_bytes_of_namespaces_as_the_table() -> None:
+    stream = Stream("db", None, None, None, None, Tenant("ssd0", "db"))
+    inventory = Inventory(None, None, (Vm("db", FoundBy.OPTION),), (stream,))
+    for transferred, bytes_ in (({Tenant("ssd0", "db"): (4096, 8192)}, (4096, 8192)), ({}, None)):
+        (found,) = inventory_json(inventory, transferred)["streams"]
+        counters = found["counters"]
+        assert (counters and (counters["read_bytes"], counters["written_bytes"])) == bytes_
 
 
 @pytest.mark.usefixtures("no_daemon")

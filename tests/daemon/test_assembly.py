@@ -164,6 +164,20 @@ def test_group_whose_maximum_limits_a_vm_is_capped_though_others_leave_some_of_i
     assert (status.groups[0].verdict, status.groups[0].reason) == (Verdict.CAPPED, reason)
 
 
+@pytest.mark.parametrize(
+    ("max_iops", "verdict"), [(10.0, Verdict.NO_MECHANISM), (95.0, Verdict.CAPPED), (200.0, Verdict.OK)]
+)
+def test_a_group_that_nothing_limits_is_not_capped(max_iops: float, verdict: Verdict) -> None:
+    """A group with 101 MiB/s of at most 3 was `capped: at its maximum of 3.0 MiB/s`."""
+    free = replace(SSD, vms={"web": GOT._replace(no_mechanism="it is served without latency")})
+    member, group = replace(resolved(), group_name="shop"), SloGroup("shop", {"max_iops": max_iops})
+    status, row = build(free, slo=member, group=group, in_groups={"web": Slo(max_iops=max_iops)})
+    assert row.verdict is Verdict.NO_MECHANISM
+    assert status.groups[0].verdict is verdict
+    if verdict is Verdict.NO_MECHANISM:
+        assert status.groups[0].reason == "above its maximum, web: it is served without latency"
+
+
 def test_vm_of_a_group_at_its_own_maximum_says_so() -> None:
     member, group = (
         replace(resolved(max_iops=100.0), group_name="shop"),

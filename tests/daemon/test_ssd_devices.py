@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from slo_ctl.drives.store import DeviceStore
 from slo_ctl.model.decision import Decision, MovePlan
 from slo_ctl.model.host import Stream, Tenant
 from slo_ctl.model.measurement import ACCESSES, RAND_READ, RAND_WRITE, Access, Direction, Measurement
-from slo_ctl.model.sample import DeviceSample, FlashTiming
+from slo_ctl.model.sample import DeviceSample, FlashTiming, TimingModel
 from slo_ctl.model.setting import Knob, Lever
 from slo_ctl.model.slo import Slo
 from slo_ctl.profile.identity import IdentitySources, emulated_identity
@@ -257,6 +258,22 @@ def test_time_left_of_moves_is_measured_or_the_reason_why_they_wait_is_shown(
     assert text(0.0)[0].startswith(", none in ")
     for speed in (None, 0.0, 0.5):
         assert text(speed, "paused for the p99 of db")[0] == ", paused for the p99 of db"
+
+
+def test_moves_without_modelled_latency_have_no_cost_in_seconds(followed: Followed) -> None:
+    """Its plans count pages, which `status` reported as so many seconds of device time."""
+    device = followed.device()
+    device.decision = Decision(plans=(MovePlan("a", "b", 30, cost_s=9000.0, saving_s=20000.0),))
+    timing = FlashTiming(64, 50.0, 200.0, 1500.0, 10.0)
+    device.sample = DeviceSample(timing, ())
+    (move,) = device.moves
+    assert str(move).endswith(
+        "; costs 9,000.0 s of device time and saves 20,000.0 s by the time the drive is overwritten once"
+    )
+    device.sample = DeviceSample(replace(timing, model=TimingModel.NONE), ())
+    (move,) = device.moves
+    assert (move.cost_s, move.saving_s) == (None, None)
+    assert str(move) == "moving 30 OPS blocks from a to b: 0% done"
 
 
 def test_a_vm_that_has_moved_to_another_namespace_leaves_its_device(followed: Followed) -> None:

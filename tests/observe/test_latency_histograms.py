@@ -100,10 +100,26 @@ def test_stale_reading_is_dropped() -> None:
     latency.add(2.0, [last])
     assert window_of(latency).p99_write_us is not None
     latency.add(12.0, [last])
-    assert window_of(latency).p99_write_us is None
+    stale = window_of(latency)
+    assert stale.p99_write_us is None
+    assert stale.totals.write_latency is not None, "a counter of an idle VM does not disappear"
+    assert sum(stale.totals.write_latency.counts) == 9
     latency.add(13.0, [disk([0.1] * 10)])
     latency.add(14.0, [disk([0.1] * 11)])
     assert window_of(latency).p99_write_us is not None
+
+
+def test_what_a_disk_did_before_it_was_on_the_device_does_not_count() -> None:
+    """A disk that libvirt had copied to the device came with all requests since the start of the VM."""
+    latency = LatencyWindow(WINDOW_S)
+    moved = [1.0] * 1000
+    latency.add(0.0, [disk([])])
+    latency.add(1.0, [disk([0.001] * 10)])
+    latency.add(2.0, [disk([0.001] * 20), disk(moved)])
+    latency.add(3.0, [disk([0.001] * 30), disk([*moved, 0.001])])
+    found = window_of(latency)
+    assert found.p99_write_us == pytest.approx(1000, rel=0.34)
+    assert found.guest_iops == pytest.approx(11.0)
 
 
 def stats_of(number: int, name: str, requests: int, times_ns: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from slo_ctl.base.termination import terminable
 from slo_ctl.model.measurement import RAND_READ
 from slo_ctl.profile.fio import Fio, FioOptions
 from slo_ctl.profile.target import MADE_FILE, find_target
+from slo_ctl.show.file_plots import drawn_to, time_axis
 
 READY_S = 60.0
 SMALL = ("--interval", "8k-64k/8k", "--file-size", "1MiB", "--quiet")
@@ -169,6 +171,32 @@ def test_profile_is_written_for_agios_and_plotted(
     assert ".svg" in cli.refused(str(place), "--show", "--plot", str(tmp_path / "p.jpg"))
     assert "not found" in cli.refused(str(place), "--show", "--agios", str(tmp_path / "no" / "x"))
     assert fio.exists()
+
+
+@pytest.mark.usefixtures("fio")
+def test_a_profile_of_one_size_is_plotted_without_a_warning(
+    cli: CommandLine, place: Path, tmp_path: Path
+) -> None:
+    """matplotlib warned that a legend has no entries, with a path of ours, and no point was drawn."""
+    svg = tmp_path / "p.svg"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        status, out, err = cli(str(place), *SMALL, "--budget", "1ms", "--plot", str(svg))
+    assert status == 0, err
+    assert "not enough measurements" in out
+    assert svg.read_text().count('id="legend_1"') == 1
+
+
+def test_times_within_a_power_of_ten_have_readable_labels(tmp_path: Path) -> None:
+    """They were `$\\mathdefault{6\\times10^{-1}}$`, as names must not be parsed as formulas."""
+    with drawn_to(tmp_path / "p.png", 4.0, 3.0) as figure:
+        axes = figure.add_subplot()
+        axes.plot([8192, 65536], [0.15, 0.6])
+        time_axis(axes)
+        figure.canvas.draw()
+        labels = {text.get_text() for text in axes.yaxis.get_ticklabels(which="both")}
+    assert labels >= {"0.2", "0.5"}
+    assert not any("$" in label for label in labels)
 
 
 def test_an_existing_file_is_only_read(cli: CommandLine, fio: Path, place: Path) -> None:

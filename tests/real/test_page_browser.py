@@ -101,6 +101,22 @@ def test_ops_of_a_drive_are_described_in_words(page: Page) -> None:
     assert re.fullmatch(r"OPS by VM: db .* \(50\.0% of all OPS\), web .* \(50\.0% of all OPS\)", label or "")
 
 
+def test_a_group_has_its_maximum_of_bandwidth_and_an_emulated_waf_its_label(page: Page) -> None:
+    """`slo-ctl status` showed both."""
+    group = {"name": "shop", "vms": ["web"], "iops": 5, "verdict": "ok", "reason": "well"}
+    bandwidth = {"bandwidth_bytes_s": 2**20, "max_bandwidth_bytes_s": 10 * 2**20}
+    text = page.evaluate("groupText", {**group, **bandwidth})
+    assert text == "Group shop (web): 5 IOPS, 1 MiB/s of at most 10 MiB/s, ok: well"
+    drive = {"kind": "block", "backend": "cgroup v2", "iops": 5}
+    sources = (("FDP statistics", True), ("FDP statistics", False), ("emulated FTL", True))
+    texts = [
+        page.evaluate("driveLine", {**drive, "waf": {"waf": 1.5, "source": source, "emulated": emulated}})
+        for source, emulated in sources
+    ]
+    start = "block device, cgroup v2, 5 IOPS, WAF 1.50 by "
+    assert texts == [f"{start}FDP statistics (EMULATED)", f"{start}FDP statistics", f"{start}emulated FTL"]
+
+
 def test_the_name_of_a_vm_shows_its_history(page: Page) -> None:
     page.get_by_role("button", name="web", exact=True).click()
     expect(page.locator("#history-heading")).to_have_text("History of web on ssd0")
@@ -147,6 +163,61 @@ def test_a_chart_of_one_point_grows_with_its_history(page: Page) -> None:
     }""") == [[940, 1060], [1000, 1020], [1000, 1030]]
 
 
+def test_a_zoomed_chart_shows_new_values(page: Page) -> None:
+    """It was not drawn again, and its cursor stayed at an index, which later was beyond the last point."""
+    assert page.evaluate("""async () => {
+        const x = { label: "at", text: String };
+        const specs = [{ title: "X", curves: [{ name: "x" }], text: String, x }];
+        const shown = async (times, value) => {
+            const values = [[times, times.map(() => value)]];
+            drawCharts(document.getElementById("charts"), "zoomed", specs, values);
+            await null;
+            const { plot, reading } = drawn[0];
+            const { x, y } = plot.scales;
+            return [x.min, x.max, y.max > 50, reading.textContent.trim()];
+        };
+        await shown([0, 10, 20, 30, 40], 1);
+        drawn[0].plot.setScale("x", { min: 15, max: 40 });
+        await null;
+        drawn[0].plot.setCursor({ left: drawn[0].plot.valToPos(30, "x"), top: 10 });
+        return [await shown([20, 30, 40, 50], 100), await shown([30, 40], 100)];
+    }""") == [[15, 40, True, "at 30 x 100"], [15, 40, True, "at 30 x 100"]]
+
+
+def test_charts_of_a_history_that_became_empty_have_no_values(page: Page) -> None:
+    """Of a VM that was shut off for longer than the interval, `Invalid Date` was shown."""
+    assert page.evaluate("""() => {
+        const specs = [{ title: "X", curves: [{ name: "x" }], text: String }];
+        const shown = (times) => {
+            drawCharts(document.getElementById("charts"), "emptied", specs, [[times, times.map(() => 1)]]);
+            return document.querySelector("#charts .reading").textContent.includes("no values");
+        };
+        return [shown([1000, 1010]), shown([]), shown([]), shown([1000, 1010])];
+    }""") == [False, True, True, False]
+
+
+def test_points_of_long_epochs_are_joined(page: Page) -> None:
+    """With epochs longer than 2.5 buckets, each point was alone between gaps, and no curve was drawn."""
+    points = [{"at": at, "iops": 5} for at in (1000, 1060, 1120, 1180, 1600)]
+    columns = page.evaluate("points => columnsOf({ bucket_s: 10 }, points, ['iops'])", points)
+    assert columns == [[1000, 1060, 1120, 1180, 1240, 1600], [5, 5, 5, 5, None, 5]]
+
+
+def test_the_first_reading_of_a_vm_is_no_change_of_its_verdict(page: Page) -> None:
+    """After each restart of the daemon, all VMs changed to `idle` and back."""
+    assert page.evaluate("""() => {
+        const vm = { vm: "restarted", device: "ssd0", reason: "" };
+        const epoch = (verdict, first_reading) =>
+            logChanges({ at: 0, vms: [{ ...vm, verdict, first_reading }] });
+        epoch("ok", false);
+        epoch("idle", true);
+        epoch("ok", false);
+        epoch("idle", false);
+        const texts = [...document.querySelectorAll("#changes span")].map((each) => each.textContent);
+        return texts.filter((text) => text.includes("restarted"));
+    }""") == [" restarted on ssd0: ok to idle: ", " restarted on ssd0: ok: "]
+
+
 def test_times_of_other_days_have_their_date(page: Page) -> None:
     text = page.evaluate("clock(new Date(2026, 0, 28, 14, 5, 9) / 1000)")
     assert "28" in text
@@ -165,6 +236,22 @@ def test_nothing_is_wider_than_the_screen(page: Page) -> None:
     for width in (320, 420, 1920):
         page.set_viewport_size({"width": width, "height": 900})
         until(page, f"document.documentElement.scrollWidth <= {width}")
+
+
+def test_rows_of_busy_vms_are_not_wider_than_the_screen(page: Page) -> None:
+    """At 1280 pixels the table was wider, as OPS was on one line."""
+    vm = {
+        "vm": "web-frontend-1", "device": "ssd0", "slo": {"weight": 3, "min_iops": 100},
+        "share": 0.503, "target_share": None, "iops": 26065, "p99_read_us": 11060, "p99_write_us": 12400,
+        "waf": 2.42, "ops_bytes": 27787264, "ops_share": 0.265, "throttle_wait_us": 5960,
+        "verdict": "no-mechanism",
+        "reason": "it is served without latency, so that no VM can be throttled or preferred",
+    }  # fmt: skip
+    width = """vm => {
+        updateChildren(byId("vms"), [vm], keyOfVm, makeVm, showVm);
+        return document.documentElement.scrollWidth;
+    }"""
+    assert page.evaluate(width, vm) <= 1280
 
 
 def test_page_follows_the_colour_scheme(page: Page) -> None:

@@ -23,7 +23,7 @@ from slo_ctl.model.status import HostStatus, Verdict
 from slo_ctl.record.history import History, Recorder
 from slo_ctl.record.history_reader import SloChange, bucket_ms, read_vm
 from slo_ctl.record.history_schema import HistoryError
-from slo_ctl.show.history_summary import settings_in_force
+from slo_ctl.show.history_summary import settings_in_force, summaries
 
 MINUTE = 60
 START = AT // MINUTE * MINUTE
@@ -224,6 +224,30 @@ def test_minutes_outlive_samples(path: Path) -> None:
     assert found.bucket_s == 60
     assert [(p.samples, p.iops) for p in found.points] == [(6, m) for m in range(150)]
     history.close()
+
+
+def test_buckets_are_not_shorter_than_the_means_in_them(path: Path) -> None:
+    """With buckets of 15 s, three of four were empty before the last hour: an SLO that was missed for 90
+    minutes was missed 30 times for 15 s."""
+    history = History(path, DAY, BIG)
+    for second in range(0, 5400, 10):
+        history.add(at(second, verdict=Verdict.INSUFFICIENT))
+    while count(path, "epochs") > 362:
+        history.add(at(5400, verdict=Verdict.INSUFFICIENT))
+    history.close()
+    (summary,) = summaries(read_vm(path, "web", START, START + 5400, limit=360))
+    assert [period.duration_s for period in summary.missed] == pytest.approx([5400])
+    assert read_vm(path, "web", START + 1800, START + 5400, limit=360).bucket_s == 10
+
+
+def test_time_without_a_daemon_does_not_widen_the_buckets(path: Path) -> None:
+    history = History(path, DAY, BIG)
+    for second in (*range(0, 60, 10), *range(1200, 4300, 10)):
+        history.add(at(second))
+    while count(path, "epochs") > 311:
+        history.add(at(4300))
+    history.close()
+    assert read_vm(path, "web", START + 700, START + 4300, limit=360).bucket_s == 10
 
 
 @settings(max_examples=25)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fake_status import AT, host_status, vm_status
 
 from slo_ctl.model.status import Verdict
@@ -33,6 +35,18 @@ def test_rows_have_the_values_and_the_verdict_of_their_time() -> None:
         ("web", Verdict.IDLE, 7.0),
     ]
     assert later.devices[0].iops == 10.0
+
+
+def test_devices_have_the_window_of_the_means() -> None:
+    """`slo-ctl top` showed a column with another window than that of their numbers."""
+    web = replace(
+        history(
+            "web", (Point(AT - 30, "ssd0", 10, iops=5.0),), (PastVerdict(AT - 90, "ssd0", "ok", "fine"),)
+        ),
+        bucket_s=30.0,
+    )
+    (status,) = past_statuses([web], host_status())
+    assert {device.window_s for device in status.devices} == {status.window_s} == {30.0}
 
 
 def test_device_that_the_vm_no_longer_uses_has_a_row() -> None:

@@ -51,6 +51,8 @@ def printed(*policies: str, width: int = 132, **changes: Any) -> str:
         ({"share": 0.1, "limit_iops": 2000.0}, Verdict.INSUFFICIENT),
         ({"min_iops": 2000.0}, Verdict.INSUFFICIENT),
         ({"iops": None}, Verdict.OK),
+        # It only reads, without a clock.
+        ({"iops": None, "host_page_writes": 0}, Verdict.OK),
     ],
 )
 def test_verdicts_of_a_replay_are_shown(changes: dict[str, Any], expected: Verdict) -> None:

@@ -268,6 +268,34 @@ def test_curve_grows_with_the_epochs() -> None:
     run(daemon, steps)
 
 
+def test_curve_of_the_past_ends_at_the_time_that_is_shown() -> None:
+    """It stayed that of now, with the length of as many buckets of the history."""
+    daemon = Daemon(host_status(vms=VMS[:1]))
+    daemon.points = tuple(Point(AT - 10.0 * n, "ssd0", 10, iops=100.0 * n) for n in (4, 3, 2, 1))
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, partial(in_detail, app, f"IOPS {BARS[7]} 3,000"))
+        await pilot.press("left_square_bracket")
+        await until(pilot, partial(in_detail, app, f"IOPS {BARS[7]}{BARS[6]}{BARS[4]}{BARS[2]} 100"))
+        assert in_detail(app, "over the last 40 s")
+        await pilot.press("left_square_bracket")
+        await until(pilot, partial(in_detail, app, f"IOPS {BARS[7]} 400"))
+        assert in_detail(app, "over the last 10 s")
+
+    run(daemon, steps)
+
+
+def test_decisions_about_other_vms_are_not_shown_for_one_with_a_part_of_their_name() -> None:
+    reasons = ("limited web to 10 IOPS", *(f"limited web-{number} to 10 IOPS" for number in range(9)))
+    daemon = Daemon(host_status(vms=VMS[:1], devices=(device_status(reasons=reasons),)))
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, partial(in_detail, app, "limited web to 10 IOPS"))
+        assert not in_detail(app, "web-8")
+
+    run(daemon, steps)
+
+
 def test_top_survives_a_daemon_restart() -> None:
     daemon = Daemon(None)
 

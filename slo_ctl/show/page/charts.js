@@ -247,7 +247,7 @@ function updateLabels(chart) {
 
 // Draw `columns` of each of `specs` in `parent`. With the same `key` as before, the zoom stays.
 function drawCharts(parent, key, specs, columns) {
-  if (key !== drawnKey || drawn.length !== specs.length) {
+  if (key !== drawnKey || drawn.length !== specs.length || columns.some(([xs]) => xs.length === 0)) {
     clearCharts(parent);
     drawnKey = key;
     specs.forEach((spec, index) => {
@@ -262,6 +262,11 @@ function drawCharts(parent, key, specs, columns) {
   const isWhole = xs.length < 2 || (min === xs[0] && max === xs.at(-1));
   drawn.forEach((chart, index) => {
     chart.plot.setData(columns[index], isWhole);
+    if (!isWhole) {
+      // uPlot draws again by itself only if it resets the scales.
+      chart.plot.redraw();
+      chart.plot.setCursor(chart.plot.cursor);
+    }
     updateLabels(chart);
   });
 }

@@ -112,7 +112,11 @@ function showVm(row, vm) {
 }
 
 function groupText(group) {
-  const bounds = [known(group.min_iops) ? `at least ${count(group.min_iops)} IOPS` : "", known(group.max_iops) ? `at most ${count(group.max_iops)} IOPS` : ""];
+  const bounds = [
+    known(group.min_iops) ? `at least ${count(group.min_iops)} IOPS` : "",
+    known(group.max_iops) ? `at most ${count(group.max_iops)} IOPS` : "",
+    known(group.max_bandwidth_bytes_s) ? `${size(group.bandwidth_bytes_s)}/s of at most ${size(group.max_bandwidth_bytes_s)}/s` : "",
+  ];
   const vms = group.vms.length ? group.vms.join(", ") : "no VM";
   return [`Group ${group.name} (${vms}): ${count(group.iops)} IOPS`, ...bounds.filter(Boolean), `${group.verdict}: ${group.reason}`].join(", ");
 }
@@ -120,6 +124,7 @@ function groupText(group) {
 function logChanges(status) {
   const first = verdicts.size === 0;
   for (const vm of status.vms) {
+    if (vm.first_reading) continue; // whether it has requests is not known yet
     const key = keyOfVm(vm);
     const before = verdicts.get(key);
     verdicts.set(key, vm.verdict);
@@ -149,7 +154,10 @@ function driveLine(device) {
   const source = known(device.capacity_iops) ? "measured" : "estimated";
   parts.push(`${count(device.iops)} IOPS` + (known(capacity) ? ` of ${count(capacity)} ${source} at most` : ""));
   if (device.sum_min_iops) parts.push(`minimums ${count(device.sum_min_iops)} IOPS`);
-  if (device.waf && known(device.waf.waf)) parts.push(`WAF ${number(device.waf.waf, 2)} by ${device.waf.source}`);
+  if (device.waf && known(device.waf.waf)) {
+    const label = device.waf.emulated && !device.waf.source.startsWith("emulated") ? " (EMULATED)" : "";
+    parts.push(`WAF ${decimal(device.waf.waf)} by ${device.waf.source}${label}`);
+  }
   if (known(device.move_budget)) parts.push(`moves may take ${percent(device.move_budget)} of its time`);
   return parts.join(", ");
 }
@@ -191,7 +199,7 @@ function showDrive(node, device, status) {
 
 // The history of the selected VM.
 
-const MAX_GAP_BUCKETS = 2.5; // points further apart are not joined
+const MAX_GAP_STEPS = 2.5; // points further apart are not joined
 
 const CHARTS = [
   { title: "Share", fields: { got: "share", entitled: "target_share" }, text: percent },
@@ -206,13 +214,20 @@ const CHARTS = [
   curves: Object.keys(fields).map((name, index) => ({ name, colour: index, dash: index })),
 }));
 
+// The usual distance of points: with long epochs more than a bucket.
+function stepOf(history, points) {
+  const distances = points.slice(1).map((point, index) => point.at - points[index].at).sort((one, other) => one - other);
+  return Math.max(history.bucket_s, distances[distances.length >> 1] || 0);
+}
+
 // Times and values of some fields, with a gap where nothing was measured.
 function columnsOf(history, points, fields) {
+  const step = stepOf(history, points);
   const columns = [[], ...fields.map(() => [])];
   let last = null;
   for (const point of points) {
-    if (last !== null && point.at - last > MAX_GAP_BUCKETS * history.bucket_s) {
-      columns.forEach((column, index) => column.push(index ? null : last + history.bucket_s));
+    if (last !== null && point.at - last > MAX_GAP_STEPS * step) {
+      columns.forEach((column, index) => column.push(index ? null : last + step));
     }
     columns[0].push(point.at);
     fields.forEach((field, index) => columns[index + 1].push(known(point[field]) ? point[field] : null));
