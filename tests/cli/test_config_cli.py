@@ -153,6 +153,19 @@ def test_invalid_value_hides_no_other_error(folder: Path, capsys: pytest.Capture
     assert sorted(places) == [2, 4, 5, 9, 14, 15, 17, 21]
 
 
+def test_unknown_key_called_name_leaves_its_table_defined(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "slo-ctl.toml").write_text(
+        "[class.gold]\nname = 'x'\n[group.shop]\nname = 'x'\n[vm.db]\nclass = 'gold'\ngroup = 'shop'\n"
+        "[vm.web]\nname = 'x'\nmin_iops = 5\nmax_iops = 2\n"
+    )
+    assert config(folder, "check") == 2
+    lines = capsys.readouterr().err.splitlines()
+    places = [int(line.split(":")[2]) for line in lines if line.startswith("slo-ctl: ")]
+    assert sorted(places) == [2, 4, 9, 10]  # 10: min_iops is more than max_iops
+
+
 def test_fields_of_a_class_are_shown_with_their_origin(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
