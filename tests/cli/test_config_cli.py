@@ -45,6 +45,27 @@ def test_check_notes_a_character_device_that_is_no_drive(
     assert capsys.readouterr().err == f"note: device fast (slo-ctl.toml:1): {problem}\n"
 
 
+def test_check_notes_a_path_that_the_user_may_not_examine_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, examine = tmp_path / "closed" / "disk", Path.stat
+
+    def denied(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path == closed:
+            raise PermissionError(13, "Permission denied")
+        return examine(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", denied)
+    (tmp_path / "slo-ctl.toml").write_text(
+        f'[[device]]\nname = "slow"\npath = "{closed}"\n[[device]]\nname = "fast"\npath = "/dev/null"\n'
+    )
+    assert config(tmp_path, "check") == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"note: device slow (slo-ctl.toml:1): {closed} cannot be checked: Permission denied",
+        "note: device fast (slo-ctl.toml:4): /dev/null is neither a block device nor an NVMe controller now",
+    ]
+
+
 @pytest.mark.parametrize(("nsid", "lasting"), [(3, "nvme-Model_Serial_3"), (None, "ata-Model_Serial")])
 def test_check_notes_a_path_that_may_be_another_drive_after_a_boot(
     folder: Path,
