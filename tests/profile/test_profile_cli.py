@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import shutil
 import signal
@@ -356,6 +357,33 @@ def test_failure_of_fio_is_reported(cli: CommandLine, fio: Path, place: Path, tm
     assert "No space left on device" in cli.refused(str(place), *SMALL)
     assert list(place.iterdir()) == []
     assert fio.exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        # fio 2.x: latency in microseconds.
+        (
+            {"jobs": [{"read": {"total_ios": 9, "lat": {"mean": 5.0}, "runtime": 9}}]},
+            "no number read.lat_ns.mean",
+        ),
+        ({"jobs": [{"read": [9]}]}, "no number read.total_ios"),
+        ({"jobs": [{"read": {"total_ios": "9"}}]}, "no number read.total_ios"),
+        ({"jobs": [{"read": {"total_ios": math.nan}}]}, "no number read.total_ios"),
+        ({"jobs": [[9]]}, "no jobs"),
+        ({"jobs": {"read": 9}}, "no jobs"),
+    ],
+)
+@pytest.mark.usefixtures("fio")
+def test_an_answer_of_fio_that_lacks_a_number_is_refused(
+    cli: CommandLine, place: Path, tmp_path: Path, answer: object, problem: str
+) -> None:
+    text = json.dumps(answer)
+    fake_fio.install(tmp_path / "bin", f'if options["rw"] != "write": print({text!r}); sys.exit()')
+    message = cli.refused(str(place), *SMALL)
+    assert f"fio's output has {problem}" in message
+    assert "install fio 3.x" in message
+    assert list(place.iterdir()) == []
 
 
 def test_missing_device_is_not_created_as_a_file(cli: CommandLine) -> None:
