@@ -8,8 +8,11 @@ import math
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +272,30 @@ def test_bad_targets_are_refused(cli: CommandLine, fio: Path, place: Path, targe
     os.mkfifo(place / "fifo")
     assert message in cli.refused(target.format(place=place), *SMALL)
     assert not fio.exists()
+
+
+def test_an_nbd_export_without_size_is_refused(cli: CommandLine, fio: Path, place: Path) -> None:
+    path = place / "nbd.sock"
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(b"NBDMAGICIHAVEOPT" + struct.pack(">H", 3))
+            connection.recv(1 << 10)
+            for kind, data in ((3, struct.pack(">HQH", 0, 0, 0)), (1, b"")):
+                reply = struct.pack(">QIII", 0x3E889045565A9, 7, kind, len(data))
+                connection.sendall(reply + data)
+            while connection.recv(1 << 10):
+                pass
+
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor() as threads:
+        listener.bind(str(path))
+        listener.listen()
+        served = threads.submit(serve, listener)
+        message = cli.refused(f"nbd+unix:///x?socket={path}", *SMALL)
+        served.result()
+    assert f"nbd+unix:///x?socket={path}: the export has no size" in message
+    assert not fio.exists(), "fio was not started"
 
 
 def test_read_only_directory_is_refused(
