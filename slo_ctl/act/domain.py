@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean
-from slo_ctl.host.libvirt import ELEMENT, PREFIX, URI, XML_INACTIVE, fields_of, load_module
+from slo_ctl.host.libvirt import ELEMENT, PREFIX, URI, XML_INACTIVE, connection_hint, fields_of, load_module
 from slo_ctl.model.slo import SloFields, config_texts
 
 
@@ -76,7 +76,9 @@ def writable_libvirt(uri: str) -> Iterator[tuple[Any, Any]]:
     except module.libvirtError as error:
         raise UserError(
             f"no connection to {uri}: {error}",
-            "start libvirtd, run as root or in the group libvirt, or use another with --connect URI",
+            connection_hint(
+                uri, "start libvirtd, run as root or in the group libvirt, or use another with --connect URI"
+            ),
         ) from None
     try:
         yield connection, module

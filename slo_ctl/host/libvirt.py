@@ -298,8 +298,17 @@ def connect(uri: str = DEFAULT_URI) -> LibvirtHost:
         return LibvirtHost(module.openReadOnly(uri), module)
     except module.libvirtError as error:
         raise LibvirtError(
-            f"no connection to {uri}: {error}", "start libvirtd, or use another with --connect URI"
+            f"no connection to {uri}: {error}",
+            connection_hint(uri, "start libvirtd, or use another with --connect URI"),
         ) from None
+
+
+def connection_hint(uri: str, start: str) -> str:
+    """What to do without a connection: `start` the daemon, but libvirt's test driver has none."""
+    if not uri.startswith("test:///"):
+        return start
+    path = uri.removeprefix("test://")
+    return f"see whether {path} exists and describes a host of libvirt's test driver"
 
 
 def is_local(uri: str) -> bool:
