@@ -229,7 +229,7 @@ class DomainReading:
 def read_domain(domain: Any, module: Any, before: DomainReading | None = None) -> DomainReading | None:
     """Read a domain; None when it no longer exists. Raises libvirt's error.
 
-    `before` is the last reading; unchanged XML is not parsed again.
+    `before` is the last reading: disks of unchanged XML are not parsed again, and keep their devices.
     """
     name = str(domain.name())
     try:
@@ -242,8 +242,8 @@ def read_domain(domain: Any, module: Any, before: DomainReading | None = None) -
             return None
         raise
     notes: tuple[str, ...] = ()
-    if before is not None and before.xml == xml:
-        disks, notes = before.vm.disks, before.notes
+    if before is not None and before.xml == xml and before.vm.disks:
+        disks = before.vm.disks
     else:
         try:
             disks = disks_of(xml)
