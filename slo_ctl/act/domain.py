@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
 from xml.etree import ElementTree
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.keyvalue import did_you_mean
-from slo_ctl.host.libvirt import ELEMENT, PREFIX, URI, XML_INACTIVE, fields_of, load_module
+from slo_ctl.base.keyvalue import did_you_mean, join_pairs
+from slo_ctl.host.libvirt import ELEMENT, PREFIX, URI, XML_INACTIVE, connection_hint, fields_of, load_module
 from slo_ctl.model.slo import SloFields, config_texts
 
 
@@ -76,7 +76,9 @@ def writable_libvirt(uri: str) -> Iterator[tuple[Any, Any]]:
     except module.libvirtError as error:
         raise UserError(
             f"no connection to {uri}: {error}",
-            "start libvirtd, run as root or in the group libvirt, or use another with --connect URI",
+            connection_hint(
+                uri, "start libvirtd, run as root or in the group libvirt, or use another with --connect URI"
+            ),
         ) from None
     try:
         yield connection, module
@@ -116,6 +118,37 @@ def write_metadata(domain: WritableDomain, fields: Mapping[str, float]) -> None:
                 f"{config_texts(found) or 'none'}",
                 "see the log of libvirtd, and check whether another program changes the VM",
             )
+
+
+def write_all_metadata(changes: Sequence[tuple[WritableDomain, SloFields, SloFields]]) -> None:
+    """Replace the SLO fields of several VMs, given before and after the change, or when one fails, of none.
+
+    Raises UserError, which names VMs whose fields could not be restored.
+    """
+    for index, (changed, _, after) in enumerate(changes):
+        try:
+            write_metadata(changed, after)
+        except UserError as error:
+            undone = changes[: index + 1]
+            left = [text for domain, before, _ in undone if (text := _not_restored(domain, before))]
+            if not left:
+                raise
+            raise UserError(f"{error.message}; not restored: {', '.join(left)}", error.hint) from None
+
+
+def _not_restored(domain: WritableDomain, before: SloFields) -> str:
+    """Restore the SLO fields of a VM; what it has now if that fails."""
+    try:
+        write_metadata(domain, before)
+    except UserError:
+        try:
+            found = [fields_of(domain.xml(state)) for state in domain.states]
+        except UserError:
+            return f"VM {domain.name}, whose metadata cannot be read"
+        other = next((fields for fields in found if fields != before), None)
+        if other is not None:
+            return f"VM {domain.name} has {join_pairs(config_texts(other)) or 'none'}"
+    return ""
 
 
 def _element(fields: Mapping[str, float]) -> str:

@@ -98,6 +98,10 @@ _OF_VMS = _REPLACEABLE | {Lever.SYSTEMD_PROPERTY, Lever.LIBVIRT_WEIGHT, Lever.LI
 """Levers of weights and limits of VMs on block devices, which others may have set before."""
 
 
+_AS_BEFORE = (OutcomeState.RESTORED, OutcomeState.UNCHANGED)
+"""States of knobs that have the value from before slo-ctl."""
+
+
 def _all_knobs(_knob: Knob) -> bool:
     return True
 
@@ -129,6 +133,8 @@ class SettingKeeper:
         """Knobs of this `apply` that no longer exist."""
         self._just_removed: set[Knob] = set()
         """Those of them whose settings were in force before."""
+        self._refused: set[Knob] = set()
+        """Knobs that could not be written, and had their original values then."""
         self._turn = 0
 
     def apply(
@@ -142,7 +148,11 @@ class SettingKeeper:
         """
         wanted, conflicts = _by_knob(settings)
         self._removed, self._just_removed = [], set()
-        restored = self._restore(self._unwanted(wanted, within), "no longer wanted")
+        restored = [
+            outcome
+            for outcome in self._restore(self._unwanted(wanted, within), "no longer wanted")
+            if outcome.state is not OutcomeState.UNCHANGED
+        ]
         for knob in set(self._known).difference(wanted):
             del self._known[knob]
         self._turn += 1
@@ -187,7 +197,10 @@ class SettingKeeper:
         return [*(_planned(each) if isinstance(each, _Step) else each for each in results), *conflicts]
 
     def undo(self, within: Scope = _all_knobs) -> list[Outcome]:
-        """Restore all knobs that were ever changed; those that fail stay in the journal."""
+        """Restore all knobs that were ever changed; those that fail stay in the journal.
+
+        Unchanged: one that could never be written.
+        """
         knobs = [knob for knob in self._journal.originals() if within(knob)]
         # OPS last, because it takes longest.
         knobs.sort(key=lambda knob: knob.lever in OPS_LEVERS)
@@ -275,11 +288,14 @@ class SettingKeeper:
             if knob in outcomes:
                 continue
             self._known.pop(knob, None)
+            self._refused.discard(knob)
             try:
                 step.actuator.write(knob, step.target)
                 written.append(step)
             except ActError as error:
                 outcomes[knob] = self._not_changed(step, error)
+                if step.before == (untouched.get(knob) or originals[knob]).value:
+                    self._refused.add(knob)
         for step in written:
             knob = step.setting.knob
             outcome = self._read_back(step, is_correction=knob in foreign)
@@ -385,7 +401,7 @@ class SettingKeeper:
             if len(refused) == len(waiting):
                 break
             waiting = refused
-        self._drop([knob for knob in knobs if outcomes[knob].state is OutcomeState.RESTORED])
+        self._drop([knob for knob in knobs if outcomes[knob].state in _AS_BEFORE])
         return [outcomes[knob] for knob in knobs]
 
     def _restore_one(self, setting: Setting, known: Outcome | None, original: Original) -> Outcome:
@@ -401,6 +417,8 @@ class SettingKeeper:
             if before != setting.value or actuator.may_be_partly_set(knob):
                 actuator.restore(knob, setting.value)
                 after = actuator.read(knob)
+            elif knob in self._refused:
+                return Outcome(setting, OutcomeState.UNCHANGED, before, before)
         except ActError as error:
             state = OutcomeState.RESTORED if error.target_removed else OutcomeState.UNAPPLIED
             if error.in_progress:
@@ -412,6 +430,7 @@ class SettingKeeper:
         return Outcome(setting, OutcomeState.RESTORED, before, after)
 
     def _drop(self, knobs: list[Knob]) -> None:
+        self._refused.difference_update(knobs)
         try:
             self._journal.remove(knobs)
         except JournalError:

@@ -19,6 +19,7 @@ from slo_ctl.host.libvirt import (
     DEFAULT_URI,
     DomainXmlError,
     LibvirtError,
+    connection_hint,
     disks_of,
     is_throttle_group,
     load_module,
@@ -126,7 +127,8 @@ class LibvirtConnection:
             try:
                 self._connection = (self._open or partial(open_connection, self.module))(self._uri)
             except self.module.libvirtError as error:
-                raise ActError(f"no connection to {self._uri}: {error}", "start libvirtd") from None
+                hint = connection_hint(self._uri, "start libvirtd")
+                raise ActError(f"no connection to {self._uri}: {error}", hint) from None
         return self._connection
 
 

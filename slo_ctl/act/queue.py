@@ -27,9 +27,9 @@ _MODULES = {"bfq": "bfq", "kyber": "kyber-iosched", "mq-deadline": "mq-deadline"
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 _PARAMETER = re.compile(r"([a-z][a-z0-9_]{0,63})=([0-9]{1,20})", re.ASCII)
 _COST_WORD = re.compile(r"[a-z]{1,16}=[a-z0-9.]{1,24}", re.ASCII)
-_AUTO = "ctrl=auto"
+_AUTO, _USER = "ctrl=auto", "ctrl=user"
 _OFF = {"qos": "enable=0", "model": _AUTO}
-"""Content of io.cost files for a device without settings."""
+"""Word in io.cost files of a device without settings; with values of the user it has settings, though off."""
 _RESET = {"qos": f"enable=0 {_AUTO}", "model": _AUTO}
 """Settings that remove those of a device, by io.cost file."""
 _LENGTH = "nr_requests"
@@ -90,7 +90,7 @@ class BlockQueueActuator(Actuator[SettingValue]):
                 if _AUTO in words:
                     # The kernel chooses and changes the others, and takes them for the user's if written.
                     words = [word for word in words if word.startswith(("enable=", _AUTO))]
-                return None if _OFF[knob.name] in words else " ".join(words)
+                return None if _OFF[knob.name] in words and _USER not in words else " ".join(words)
         return None
 
     def write(self, knob: Knob, value: SettingValue) -> None:

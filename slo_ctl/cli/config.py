@@ -34,7 +34,7 @@ def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None
     """Check the configuration, and report all errors and values that a later file overrides.
 
     Notes name devices whose path may be that of another drive after the next boot, is not that of a device,
-    or is on another device of the configuration.
+    is on another device of the configuration, or cannot be checked by this user.
 
     Exit status 0: valid; 2: errors.
 
@@ -75,15 +75,29 @@ _Devices = Sequence[tuple["DeviceConfig", Path]]
 def _notes(config: Config) -> list[str]:
     """What may not be meant: values that are overridden, and paths that may change."""
     devices = [(device, Path(device.path)) for device in config.devices if device.path is not None]
+    problems = [(each, why) for each in devices if (why := _why_unchecked(each[1]))]
+    unchecked = [each for each, _ in problems]
+    checked = [each for each in devices if each not in unchecked]
     checks = (_not_lasting, _not_devices, _same_disks, _built_on_others)
+    found = [
+        *((device, f"{path} cannot be checked: {why}") for (device, path), why in problems),
+        *(each for check in checks for each in check(checked)),
+    ]
     return [
         *config.notes,
-        *(
-            f"device {device.name} ({device.source}): {problem}"
-            for check in checks
-            for device, problem in check(devices)
-        ),
+        *(f"device {device.name} ({device.source}): {problem}" for device, problem in found),
     ]
+
+
+def _why_unchecked(path: Path) -> str:
+    """Why nothing can be said about a path, such as a directory that this user may not enter; or empty."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _not_lasting(devices: _Devices) -> Iterator[tuple[DeviceConfig, str]]:

@@ -41,7 +41,7 @@ def command(
     """
     from slo_ctl.cli.plan import plan_of, print_plan, run_two_epochs
     from slo_ctl.config.load import load
-    from slo_ctl.daemon.log import log_events
+    from slo_ctl.daemon.log import events_logged
     from slo_ctl.daemon.loop import Daemon
     from slo_ctl.daemon.service import StoppedAtOnce, serve
 
@@ -53,8 +53,7 @@ def command(
     if dry_run:
         print_plan(plan_of(Daemon(settings, places, dry_run=True)), include_unchanged=False)
         return
-    log_events()
-    with only_daemon(places.lock) as lock:
+    with events_logged(), only_daemon(places.lock) as lock:
         daemon = Daemon(settings, places)
         if once:
             outcomes = run_two_epochs(daemon)

@@ -441,12 +441,17 @@ def delete(
     Examples:
     slo-ctl device delete ssd0 --yes
     """
+    from slo_ctl.drives.attach import one_at_a_time
+
     store = device_store(root)
     store.require(name)
-    if not force:
+    if not yes and not force:
         device_namespace.refuse_named(root, name)
     confirm(yes, f"deleting {name} destroys its data", f"Delete device {name} and all data on it?")
-    store.delete(name)
+    with one_at_a_time(store.places, name):
+        if not force:
+            device_namespace.refuse_named(root, name)
+        store.delete(name)
     print_lines(f"deleted device {name}")
 
 

@@ -121,17 +121,26 @@ def remove(
     Examples:
     slo-ctl device remove ssd0/web
     """
+    from slo_ctl.drives.attach import one_at_a_time
     from slo_ctl.drives.store import remove_namespace, require_namespace
 
     name, namespace = _split(path, root)
     store = device_store(root)
-    record = store.load(name)
-    require_namespace(record, namespace)
-    if not force:
-        _refuse_in_use(root, store, record, namespace)
-        refuse_named(root, name, namespace)
+
+    def removable() -> DeviceRecord:
+        record = store.load(name)
+        require_namespace(record, namespace)
+        if not force:
+            _refuse_in_use(root, store, record, namespace)
+            refuse_named(root, name, namespace)
+        return record
+
+    if not yes:
+        removable()
     confirm(yes, f"removing {path} destroys its data", f"Remove namespace {path} and all data in it?")
-    remove_namespace(store, record, namespace)
+    store.require(name)
+    with one_at_a_time(store.places, name):
+        remove_namespace(store, removable(), namespace)
     print_lines(f"removed {path}")
 
 

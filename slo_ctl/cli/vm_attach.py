@@ -78,18 +78,21 @@ def attach(
     device_name, namespace_name = disks.split_device(device)
     size_bytes = bytes_of("--size", size, "2GiB") if size is not None else None
     store = DeviceStore(host.places.devices)
-    status = device_status(store, store.load(device_name))
+    store.require(device_name)
     configured = _configured_users(host, name)
     if print_ and host.libvirt_uri is None:
+        status = device_status(store, store.load(device_name))
         namespace = disks.choose_namespace(status, namespace_name, size_bytes, configured)
         first_target, bus = disks.choose_target((), target, bus)
         # The disks of the VM are unknown; the first name is rarely free.
         _print_disk(namespace, device_name, (target or f"{first_target[:-1]}b", bus), json_)
         return
     with (
-        disks.one_attach(store.places, device_name),
+        disks.one_at_a_time(store.places, device_name),
         writable_libvirt(host.required_uri) as (connection, module),
     ):
+        # Only now: a namespace may have been removed before.
+        status = device_status(store, store.load(device_name))
         domain = find_domain(connection, module, name)
         users = disks.users_of(LibvirtHost(connection, module).all_xml(), store.places) | configured
         namespace = disks.choose_namespace(status, namespace_name, size_bytes, users)

@@ -341,8 +341,8 @@ def _change_without_daemon(host: VmHost, request: _Request) -> tuple[VmSlo, ...]
 
 
 def _set_in_metadata(host: VmHost, request: _Request) -> _Changed:
-    """Change the metadata of all domains; when one fails, restore those before it."""
-    from slo_ctl.act.domain import find_domain, read_metadata, writable_libvirt, write_metadata
+    """Change the metadata of all domains."""
+    from slo_ctl.act.domain import find_domain, read_metadata, writable_libvirt, write_all_metadata
 
     uri = host.required_uri
     for key in request.change.chosen:
@@ -357,13 +357,8 @@ def _set_in_metadata(host: VmHost, request: _Request) -> _Changed:
             _metadata_after(domain.name, fields, request)
             for domain, fields in zip(domains, before, strict=True)
         ]
-        for index, domain in enumerate(domains if not request.dry_run else ()):
-            try:
-                write_metadata(domain, after[index])
-            except UserError:
-                for earlier, fields in zip(domains[:index], before, strict=False):
-                    write_metadata(earlier, fields)
-                raise
+        if not request.dry_run:
+            write_all_metadata(list(zip(domains, before, after, strict=True)))
         transient = [domain.name for domain in domains if not domain.persistent and not request.dry_run]
     notes = [f"VM {name} is transient: its metadata are lost when it stops" for name in transient]
     slos: dict[str, ResolvedSlo | None] = dict.fromkeys(request.vms)

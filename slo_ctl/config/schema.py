@@ -144,8 +144,9 @@ def _invalid_part(where: Location) -> Location:
         return where[:2]
     if where[0] not in ("vm", "class", "group"):
         return where[:1]
-    # A table with an invalid name is removed completely.
-    return where[:2] if where[-1] in ("name", "[key]") else where[:3]
+    # A table with an invalid name is removed completely. In [class.gold], `name` is any unknown key.
+    name_is_invalid = where[-1] == "[key]" or (where[-1] == "name" and isinstance(where[1], int))
+    return where[:2] if name_is_invalid else where[:3]
 
 
 def _model(file: ConfigFile) -> type[_File]:

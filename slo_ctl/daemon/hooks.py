@@ -16,10 +16,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from slo_ctl import tool_version
@@ -227,8 +228,38 @@ REQUEST_LIMIT_S = 5.0
 FORMAT_VERSION = 1
 
 _REQUEST_POLL_S = 0.05
+_Address = tuple[socket.AddressFamily, Any]
 _SUCCESS, _REDIRECT = 2, 3
 """First digits of statuses."""
+
+
+class _Lookup:
+    """Looks up the addresses of a host in a thread, because a lookup has no timeout."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._running: Future[list[_Address]] | None = None
+
+    def addresses(self, deadline_s: Callable[[], float]) -> list[_Address]:
+        """The addresses. Raises OSError if there are none by `deadline_s()`, and what the lookup raises."""
+        # One that hangs is waited for again, so that there is never more than one thread.
+        if self._running is None or self._running.done():
+            self._running = Future()
+            threading.Thread(
+                target=self._look_up, args=(self._running,), name="webhook-lookup", daemon=True
+            ).start()
+        while not self._running.done():
+            if time.monotonic() >= deadline_s():
+                raise TimeoutError(f"no address of {self._host} in time")
+            wait([self._running], _REQUEST_POLL_S)
+        return self._running.result()
+
+    def _look_up(self, answer: Future[list[_Address]]) -> None:
+        try:
+            found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            answer.set_result([(family, address) for family, _, _, _, address in found])
+        except Exception as error:
+            answer.set_exception(error)
 
 
 class Webhook:
@@ -241,6 +272,7 @@ class Webhook:
         self._port = parts.port or (443 if tls else 80)
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._tls = ssl.create_default_context() if tls else None
+        self._lookup = _Lookup(self._host, self._port)
         # Without the path, which may contain a secret.
         self.name = f"webhook: {parts.scheme}://{parts.netloc}"
 
@@ -251,7 +283,7 @@ class Webhook:
         def deadline_s() -> float:
             return min(limit_s, end_s())
 
-        connection = _Connection(self._host, self._port, REQUEST_LIMIT_S, self._tls)
+        connection = _Connection(self._host, self._port, self._tls, self._lookup, deadline_s)
         try:
             with _shutdown_at(connection, deadline_s):
                 problem = self._post(connection, payload(change))
@@ -303,19 +335,46 @@ def payload(change: VerdictChange) -> bytes:
 class _Connection(http.client.HTTPConnection):
     """A connection that sets `sock` before the TLS handshake, so that the handshake can be interrupted."""
 
-    def __init__(self, host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None) -> None:
-        super().__init__(host, port, timeout=timeout_s)
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None,
+        lookup: _Lookup,
+        deadline_s: Callable[[], float],
+    ) -> None:
+        super().__init__(host, port)
         self._tls = tls
+        self._lookup = lookup
+        self._deadline_s = deadline_s
 
     def connect(self) -> None:
-        """Connect, and with TLS verify the server."""
-        self.sock = socket.create_connection((self.host, self.port), self.timeout)
+        """Connect by `deadline_s()`, and with TLS verify the server."""
+        self.sock = self._connected()
+        self.sock.settimeout(REQUEST_LIMIT_S)
         if self._tls is not None:
             secured = self._tls.wrap_socket(
                 self.sock, server_hostname=self.host, do_handshake_on_connect=False
             )
             self.sock = secured
             secured.do_handshake()
+
+    def _connected(self) -> socket.socket:
+        """A connection to the first address that answers in its part of the time that is left."""
+        addresses = self._lookup.addresses(self._deadline_s)
+        problem = OSError("no address")
+        for tried, (family, address) in enumerate(addresses):
+            opened = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                left_s = max(0.0, self._deadline_s() - time.monotonic())
+                opened.settimeout(left_s / (len(addresses) - tried) or _REQUEST_POLL_S)
+                opened.connect(address)
+            except OSError as error:
+                opened.close()
+                problem = error
+            else:
+                return opened
+        raise problem
 
 
 @contextmanager

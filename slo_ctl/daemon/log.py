@@ -8,6 +8,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from slo_ctl.base.text import counted, printable
 from slo_ctl.daemon.status import VerdictChange
@@ -254,7 +255,8 @@ def _priority(level: int) -> str:
 _STDERR = 2
 
 
-def log_events() -> None:
+@contextmanager
+def events_logged() -> Iterator[None]:
     """Log to systemd's journal if stderr leads to it, else to stderr with times."""
     handler: logging.Handler = logging.StreamHandler()
     if is_journal(_STDERR, os.environ.get("JOURNAL_STREAM")):
@@ -262,5 +264,13 @@ def log_events() -> None:
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger("slo_ctl")
+    level = root.level
     root.addHandler(handler)
     root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        # Another command in this process may have another stderr.
+        root.setLevel(level)
+        root.removeHandler(handler)
+        handler.close()

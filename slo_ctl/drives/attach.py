@@ -39,7 +39,7 @@ _BUSES = {"virtio": "vd", VHOST_USER: "vd", "scsi": "sd", "sata": "sd", "usb": "
 """Prefixes of disk names, by bus."""
 
 _ATTACH_TIMEOUT_S = 60.0
-"""Longest wait for another `vm attach`; libvirt usually needs less than a second for a disk."""
+"""Longest wait for another command on the device; libvirt usually needs less than a second for a disk."""
 _LOCK_POLL_S = 0.02
 
 _TARGET = re.compile(r"(?P<prefix>vd|sd|hd)[a-z]{1,2}")
@@ -55,8 +55,8 @@ def split_device(text: str) -> tuple[str, str | None]:
 
 
 @contextmanager
-def one_attach(places: Places, device: str) -> Iterator[None]:
-    """Wait for the end of others, so that two do not choose one namespace of a device.
+def one_at_a_time(places: Places, device: str) -> Iterator[None]:
+    """Wait for others that choose or remove namespaces of a device, so that no VM gets one in use or removed.
 
     Its server has the lock of the device, so this one is of its directory. Raises UserError after a timeout.
     """
@@ -68,7 +68,8 @@ def one_attach(places: Places, device: str) -> Iterator[None]:
     try:
         if not wait_for(partial(try_lock, descriptor), _ATTACH_TIMEOUT_S, _LOCK_POLL_S):
             raise UserError(
-                f"another `slo-ctl vm attach` has been using device {device} for {_ATTACH_TIMEOUT_S:g} s",
+                "another `slo-ctl vm attach`, `device remove` or `device delete` has been using device "
+                f"{device} for {_ATTACH_TIMEOUT_S:g} s",
                 "see whether libvirtd still answers: virsh list",
             )
         yield

@@ -229,7 +229,7 @@ class DomainReading:
 def read_domain(domain: Any, module: Any, before: DomainReading | None = None) -> DomainReading | None:
     """Read a domain; None when it no longer exists. Raises libvirt's error.
 
-    `before` is the last reading; unchanged XML is not parsed again.
+    `before` is the last reading: disks of unchanged XML are not parsed again, and keep their devices.
     """
     name = str(domain.name())
     try:
@@ -242,8 +242,8 @@ def read_domain(domain: Any, module: Any, before: DomainReading | None = None) -
             return None
         raise
     notes: tuple[str, ...] = ()
-    if before is not None and before.xml == xml:
-        disks, notes = before.vm.disks, before.notes
+    if before is not None and before.xml == xml and before.vm.disks:
+        disks = before.vm.disks
     else:
         try:
             disks = disks_of(xml)
@@ -298,8 +298,17 @@ def connect(uri: str = DEFAULT_URI) -> LibvirtHost:
         return LibvirtHost(module.openReadOnly(uri), module)
     except module.libvirtError as error:
         raise LibvirtError(
-            f"no connection to {uri}: {error}", "start libvirtd, or use another with --connect URI"
+            f"no connection to {uri}: {error}",
+            connection_hint(uri, "start libvirtd, or use another with --connect URI"),
         ) from None
+
+
+def connection_hint(uri: str, start: str) -> str:
+    """What to do without a connection: `start` the daemon, but libvirt's test driver has none."""
+    if not uri.startswith("test:///"):
+        return start
+    path = uri.removeprefix("test://")
+    return f"see whether {path} exists and describes a host of libvirt's test driver"
 
 
 def is_local(uri: str) -> bool:

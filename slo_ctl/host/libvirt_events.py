@@ -32,7 +32,7 @@ _Resolve = Callable[[Vm, Callable[[str], None]], Vm]
 REFRESH_S = 30.0
 """Interval of complete readings, independent of events."""
 _POLL_S = 1.0
-"""The same for drivers without events."""
+"""The same for drivers without events, and the first pause before a VM with a missing disk is read again."""
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
 """Longest pause between attempts to connect."""
@@ -84,8 +84,9 @@ class LibvirtWatch(WatchThread):
         resolve: _Resolve | None = None,
         on_change: Callable[[], None] | None = None,
     ) -> None:
-        """`resolve` finds the devices of a VM's disks, which may be slow. It is called in the watch's thread,
-        as is `on_change` after the domains have changed."""
+        """`resolve` finds the devices of a VM's disks, which may be slow. After a note of it the VM is read
+        again soon, as udev may be replacing the node of a device. It is called in the watch's thread, as is
+        `on_change` after the domains have changed."""
         super().__init__("slo-ctl libvirt", _CLOSE_TIMEOUT_S)
         self.uri = uri
         self._resolve = resolve
@@ -100,6 +101,9 @@ class LibvirtWatch(WatchThread):
         self._tuned: set[str] = set()
         self._disconnect_reason = ""
         self._read_all = False
+        # Only used by the watch's thread.
+        self._unresolved: dict[str, tuple[float, float]] = {}
+        """VMs with a note of `resolve`, by UUID: when to read them again, and the pause before that."""
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the first answer or failure; False after the timeout."""
@@ -218,6 +222,10 @@ class LibvirtWatch(WatchThread):
                 now_s = time.monotonic()
                 everything = self._read_all or now_s - refreshed_s >= refresh_s
                 changed_uuids, self._changed_uuids, self._read_all = self._changed_uuids, set(), False
+            for uuid, (due_s, pause_s) in self._unresolved.items():
+                if due_s <= now_s:
+                    changed_uuids.add(uuid)
+                    self._unresolved[uuid] = (now_s + REFRESH_S, pause_s)  # in case it cannot be read now
             self._waiting_since_s = time.monotonic()
             if everything:
                 found = self._read(module, connection.listAllDomains(), {})
@@ -230,8 +238,10 @@ class LibvirtWatch(WatchThread):
                     has_local_vms=has_local_vms,
                 )
             self._waiting_since_s = None
+            self._unresolved = {u: k for u, k in self._unresolved.items() if u in self._domains.by_uuid}
+            due_at_s = [refreshed_s + refresh_s, *(due_s for due_s, _ in self._unresolved.values())]
             self._pause(
-                max(0.0, refreshed_s + refresh_s - time.monotonic()),
+                max(0.0, min(due_at_s) - time.monotonic()),
                 lambda: self._disconnect_reason or self._read_all or self._changed_uuids,
             )
 
@@ -254,6 +264,12 @@ class LibvirtWatch(WatchThread):
             notes: list[str] = list(found.notes)
             if self._resolve is not None:
                 found = replace(found, vm=self._resolve(found.vm, notes.append))
+            if len(notes) > len(found.notes):
+                _, pause_s = self._unresolved.get(uuid, (0.0, _POLL_S / 2))
+                pause_s = min(2 * pause_s, REFRESH_S)
+                self._unresolved[uuid] = (time.monotonic() + pause_s, pause_s)
+            else:
+                self._unresolved.pop(uuid, None)
             known[uuid] = replace(found, notes=tuple(dict.fromkeys(notes)))
         return known
 

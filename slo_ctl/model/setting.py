@@ -91,7 +91,7 @@ class OutcomeState(StrEnum):
     """State of a setting after it was applied."""
 
     UNCHANGED = "unchanged"
-    """The value was already in force."""
+    """The value was already in force; of one to restore, it could never be set."""
     PLANNED = "planned"
     """Dry run: the value would be changed."""
     APPLIED = "applied"

@@ -30,6 +30,7 @@ from slo_ctl.model.host import FoundBy, Stream, Vm, VmState
 from slo_ctl.observe.streams import (
     HostRoots,
     Inventory,
+    LeftDevices,
     MachineGroups,
     NamespaceFinder,
     Note,
@@ -88,6 +89,7 @@ class HostObserver:
         self._merge_due_s = math.inf
         self._streams: dict[int, tuple[Vm, ByDevice, list[Stream]]] = {}
         """Streams by `id` of the VM, with the VM and counters that they were made from."""
+        self._left = LeftDevices()
         self._is_first = True
         self.configure(cgroups or {}, namespaces or {})
         self._watch = watch
@@ -207,6 +209,7 @@ class HostObserver:
             groups = self._groups.groups if domains.has_local_vms else []
             merged = merge_vms(domains.vms, groups, self._cgroups, self._namespaces)
             self._vms = self._without_starting(merged, domains, now_s)
+            self._left.update(self._vms, now_s)
             self._merged_from = (domains.version, self._groups.groups)
             if self._reader is not None:
                 self._reader.keep({vm.cgroup for vm in self._vms if vm.cgroup})
@@ -251,7 +254,7 @@ class HostObserver:
         streams: list[Stream] = []
         by_vm: dict[int, tuple[Vm, ByDevice, list[Stream]]] = {}
         no_counters: ByDevice = {}
-        reader = self._reader
+        reader, now_s = self._reader, time.monotonic()
         for vm in vms:
             counters = reader.read(vm.cgroup, note) if reader is not None and vm.cgroup else no_counters
             entry = self._streams.get(id(vm))
@@ -261,6 +264,6 @@ class HostObserver:
                     self._watch.read_again(vm.uuid)
                 entry = (vm, counters, streams_of(vm, counters))
             by_vm[id(vm)] = entry
-            streams += entry[2]
+            streams += self._left.without(vm.cgroup, entry[2], now_s)
         self._streams = by_vm
         return streams

@@ -15,7 +15,7 @@ from slo_ctl.host.block_device import device_behind, devices_below
 from slo_ctl.host.cgroup import ByDevice, CgroupTree, CounterReader, walk_groups
 from slo_ctl.host.libvirt import LibvirtHost, Machine, machine_of
 from slo_ctl.host.processes import SocketPeers, qemu_in
-from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, Stream, Tenant, Vm, VmState
+from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Stream, Tenant, Vm, VmState
 
 Note = Callable[[str], None]
 
@@ -277,6 +277,49 @@ def streams_of(vm: Vm, counters: ByDevice) -> list[Stream]:
         if device not in behind_disks
     ]
     return streams
+
+
+LEFT_AFTER_S = 10.0
+"""Time without I/O after which a VM has left a device on which it has no disk any more: the usual window."""
+
+
+class LeftDevices:
+    """Devices on which running VMs have had disks: their cgroups list them as long as they run."""
+
+    def __init__(self) -> None:
+        self._on_disks: dict[str, frozenset[DeviceNumber]] = {}
+        """Devices of the disks of the last scan, by cgroup."""
+        self._left: dict[str, dict[DeviceNumber, tuple[IoCounters | None, float]]] = {}
+        """By cgroup: devices without disks, with their last counters, and when these changed."""
+
+    def update(self, vms: Iterable[Vm], now_s: float) -> None:
+        """Note which devices VMs have left, after a change of the VMs."""
+        before, self._on_disks = self._on_disks, {}
+        for vm in vms:
+            if vm.cgroup is None or vm.found_by is not FoundBy.LIBVIRT:
+                continue
+            present = frozenset(device for disk in vm.disks for device in disk.devices)
+            self._on_disks[vm.cgroup] = present
+            left = self._left.get(vm.cgroup, {})
+            left |= dict.fromkeys(before.get(vm.cgroup, present) - present, (None, now_s))
+            self._left[vm.cgroup] = {device: last for device, last in left.items() if device not in present}
+        self._left = {
+            cgroup: left for cgroup, left in self._left.items() if left and cgroup in self._on_disks
+        }
+
+    def without(self, cgroup: str | None, streams: list[Stream], now_s: float) -> list[Stream]:
+        """The streams of a VM without those of devices that it has left, where it does no I/O."""
+        left = self._left.get(cgroup or "")
+        if left is None:
+            return streams
+        for stream in streams:
+            if stream.device in left and left[stream.device][0] != stream.counters:
+                left[stream.device] = stream.counters, now_s
+        return [
+            stream
+            for stream in streams
+            if stream.device not in left or now_s <= left[stream.device][1] + LEFT_AFTER_S
+        ]
 
 
 # A scan of the host.

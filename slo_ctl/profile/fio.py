@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _STOP_TIMEOUT_S = 5.0
+_OTHER_VERSION = "install fio 3.x"
 _OVERTIME_S = 120.0
 """Time beyond its limit after which fio is considered to hang."""
 CLOCK = "--clocksource=clock_gettime"
@@ -116,14 +118,14 @@ class Fio:
             ],
             None,
         )
-        return float(job["write"]["bw_bytes"])
+        return job.number("write", "bw_bytes")
 
     def write_pass(self, order: Order, request_bytes: int, number: int) -> float:
         """Write the whole span once in this order; returns the throughput in bytes/s.
 
         `number` distinguishes random passes. Raises UserError when fio fails.
         """
-        return float(self._pass(order, request_bytes, number)["write"]["bw_bytes"])
+        return self._pass(order, request_bytes, number).number("write", "bw_bytes")
 
     def response_times_us(self, order: Order, request_bytes: int, number: int) -> NDArray[np.float64]:
         """As `write_pass`, but returns the response times of all requests in order of completion."""
@@ -136,11 +138,11 @@ class Fio:
                 rows = np.loadtxt(Path(folder) / "fio_lat.log", delimiter=",", usecols=1, ndmin=1)
             except (OSError, ValueError) as error:
                 raise UserError(
-                    f"{self._target.given}: fio reports no response times: {error}", "install fio 3.x"
+                    f"{self._target.given}: fio reports no response times: {error}", _OTHER_VERSION
                 ) from None
         return rows.astype(np.float64) / 1e3
 
-    def _pass(self, order: Order, request_bytes: int, number: int, *more: str) -> dict[str, Any]:
+    def _pass(self, order: Order, request_bytes: int, number: int, *more: str) -> _Job:
         span = self._options.span_bytes // request_bytes * request_bytes
         job = self._run(
             [
@@ -155,7 +157,7 @@ class Fio:
             ],
             None,
         )
-        written = int(job["write"]["io_bytes"])
+        written = int(job.number("write", "io_bytes"))
         if written != span:
             raise UserError(
                 f"{self._target.given}: fio wrote {written} of {span} bytes",
@@ -174,7 +176,7 @@ class Fio:
         kind = list(_RW).index((access.order, access.direction))
         return (self._options.seed * 1_000_003 + repetition * 8191 + size_bytes // 512 * 4 + kind) % (1 << 31)
 
-    def _run(self, options: Sequence[str], limit_s: float | None) -> dict[str, Any]:
+    def _run(self, options: Sequence[str], limit_s: float | None) -> _Job:
         # The job is a thread: a process would leave the process group and might outlive a killed fio.
         fixed = ["--name=slo-ctl", "--thread", "--output-format=json", CLOCK]
         command = [self._program, *fixed, *self._target_options(), *options]
@@ -231,7 +233,24 @@ def _stop(process: subprocess.Popen[str]) -> None:
         process.communicate()
 
 
-def _job(status: int, out: str, err: str, target: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A job in fio's output."""
+
+    values: dict[str, Any]
+    target: str
+
+    def number(self, *path: str) -> float:
+        """The number with this path of keys. Raises UserError when there is none, as in other versions."""
+        value: Any = self.values
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise UserError(f"{self.target}: fio's output has no number {'.'.join(path)}", _OTHER_VERSION)
+        return float(value)
+
+
+def _job(status: int, out: str, err: str, target: str) -> _Job:
     """The job in fio's output. Raises UserError."""
     if status < 0:
         raise UserError(
@@ -244,11 +263,13 @@ def _job(status: int, out: str, err: str, target: str) -> dict[str, Any]:
         output = json.loads(out[start:]) if start >= 0 else {}
     except json.JSONDecodeError:
         output = {}
-    jobs = output.get("jobs") or []
-    if status or not jobs or jobs[0].get("error"):
+    jobs = output.get("jobs")
+    job = jobs[0] if isinstance(jobs, list) and jobs else None
+    if output and not status and not isinstance(job, dict):
+        raise UserError(f"{target}: fio's output has no jobs", _OTHER_VERSION)
+    if status or not isinstance(job, dict) or job.get("error"):
         raise UserError(f"{target}: {_fio_error(out, err, status)}", "see fio(1), or choose another target")
-    job: dict[str, Any] = jobs[0]
-    return job
+    return _Job(job, target)
 
 
 def _fio_error(out: str, err: str, status: int) -> str:
@@ -261,17 +282,17 @@ def _fio_error(out: str, err: str, status: int) -> str:
 
 
 def _measurement(
-    job: dict[str, Any], access: Access, size_bytes: int, repetition: int, queue_depth: int
+    job: _Job, access: Access, size_bytes: int, repetition: int, queue_depth: int
 ) -> Measurement:
     """The measurement of a job. By Little's law the time per request is latency / queue depth."""
-    side = job[access.direction.value]
-    requests = int(side["total_ios"])
+    side = access.direction.value
+    requests = int(job.number(side, "total_ios"))
     if not requests:
         raise UserError(
             f"no {access} of {size_bytes} bytes completed in time",
             "raise --test-time, or choose smaller requests",
         )
-    latency_s = float(side["lat_ns"]["mean"]) / 1e9
+    latency_s = job.number(side, "lat_ns", "mean") / 1e9
     return Measurement(
-        access, size_bytes, repetition, latency_s / queue_depth, requests, float(side["runtime"]) / 1e3
+        access, size_bytes, repetition, latency_s / queue_depth, requests, job.number(side, "runtime") / 1e3
     )

@@ -68,6 +68,8 @@ def find_target(given: str, connect: bool = True) -> Target:
         if not connect:
             return Target(given, Kind.NBD, None, None, SECTOR_BYTES)
         with NbdExport(address) as export:
+            if not export.size_bytes:
+                raise UserError(f"{given}: the export has no size", "name an export that has data")
             return Target(given, Kind.NBD, None, export.size_bytes, SECTOR_BYTES)
     if not given.strip():
         raise UserError("the target is an empty string", "name a directory on the drive, such as /srv/vms")

@@ -232,15 +232,18 @@ def _append(
 
 def scenario_text(recording: Recording) -> str:
     """Text of the scenario that replays a recording on a similar drive."""
+    passes = _passes(recording)
     lines = [
         f"# {recording.elapsed_s:.3g} s of the requests to {recording.source}.",
         "# Another drive, over-provisioning or policy: change [device], policy and compare, or give",
         "# --device op=28% and --policy to `slo-ctl replay`.",
         "# mode=open: at the recorded times. qd=: the device limited this VM, so it has as many requests",
         "# outstanding as it had on average.",
+        f"# duration: {format_number(round(passes, 1))} times the recording, for GC to become steady.",
+        f"# As long as the recording: --duration {_seconds(recording.elapsed_s)}",
         'policy = "proportional"',
         'compare = ["shared"]',
-        f'duration = "{_duration(recording)}"',
+        f'duration = "{_seconds(passes * recording.elapsed_s)}"',
         "alone = false",
         "",
         "[device]",
@@ -267,12 +270,11 @@ def scenario_text(recording: Recording) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _duration(recording: Recording) -> str:
-    """Duration for so many passes that GC becomes steady, within a limit."""
+def _passes(recording: Recording) -> float:
+    """How often the recording is replayed for GC to become steady, within a limit."""
     written = sum(vm.write_bytes for vm in recording.vms)
     size_bytes = sum(vm.size_bytes for vm in recording.vms)
-    passes = min(_MOST_PASSES, max(2.0, _WRITTEN_DRIVES * size_bytes / written if written else 2.0))
-    return _seconds(passes * recording.elapsed_s)
+    return min(_MOST_PASSES, max(2.0, _WRITTEN_DRIVES * size_bytes / written if written else 2.0))
 
 
 def _seconds(value_s: float) -> str:

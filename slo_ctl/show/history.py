@@ -39,7 +39,7 @@ class HistoryEvent:
     device: str
     vms: tuple[str, ...]
     text: str
-    """Text of the last occurrence."""
+    """Text of the last occurrence; of changes of a setting, from the value before the first."""
     verdict: str = ""
     """The new verdict of a change of verdict; otherwise empty."""
 
@@ -139,11 +139,13 @@ def _events(histories: Iterable[VmHistory]) -> Iterator[tuple[tuple[object, ...]
         for decision in history.decisions:
             # A decision is in the history of every VM that it is about.
             decisions.setdefault((decision.at, decision.device, decision.reason), []).append(history.vm)
+        first_of: dict[tuple[object, ...], PastOutcome] = {}
         for outcome in history.outcomes:
-            yield (
-                ("setting", history.vm, outcome.knob, outcome.state, _pattern(outcome.reason or outcome.why)),
-                _event(outcome.at, "", (history.vm,), outcome_text(outcome)),
-            )
+            reason = _pattern(outcome.reason or outcome.why)
+            key = ("setting", history.vm, outcome.knob, outcome.state, reason)
+            # Several changes together are one from the first value to the last.
+            change_text = outcome_text(replace(outcome, before=first_of.setdefault(key, outcome).before))
+            yield key, _event(outcome.at, "", (history.vm,), change_text)
         for slo in history.slo_changes:
             text = f"SLO: {slo.what} by {slo.user}"
             yield ("slo", history.vm, text), _event(slo.at, "", (history.vm,), text)

@@ -161,6 +161,16 @@ def test_io_cost_that_was_on_with_values_of_the_kernel_is_restored(host: Host, t
     assert (host.cgroup / "io.cost.qos").read_text() == f"8:16 {own}\n"
 
 
+def test_io_cost_that_was_off_with_values_of_the_operator_is_restored(host: Host, tmp_path: Path) -> None:
+    own = QOS_ON.replace("enable=1", "enable=0").replace("max=100.00", "max=150.00")
+    (host.cgroup / "io.cost.qos").write_text(f"8:16 {own}\n")
+    keeper = host.keeper(tmp_path / "journal.json")
+    (outcome,) = keeper.apply([want(QOS, QOS_ON)])
+    assert (outcome.before, outcome.after) == (own, QOS_ON)
+    assert {outcome.state for outcome in keeper.undo()} == {OutcomeState.RESTORED}
+    assert (host.cgroup / "io.cost.qos").read_text() == f"8:16 {own}\n"
+
+
 def test_missing_kernel_module_is_named(host: Host, tmp_path: Path) -> None:
     (outcome,) = host.keeper(tmp_path / "journal.json").apply([want(SCHEDULER, "kyber")])
     assert outcome.state is OutcomeState.UNAPPLIED

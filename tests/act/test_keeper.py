@@ -414,6 +414,24 @@ def test_one_failure_does_not_stop_the_others(world: World) -> None:
     assert outcomes[0].reason == "no such file (load bfq)"
 
 
+@pytest.mark.parametrize("at_stop", [True, False])
+def test_a_setting_that_could_never_be_written_is_not_reported_as_restored(
+    world: World, at_stop: bool
+) -> None:
+    """As by a daemon without root's rights."""
+    world.actuator.broken_writes[WEIGHTS[0]] = ActError("Permission denied")
+    for _ in ("as at first", "as by a daemon that was restarted"):
+        world.start()
+        first, _ = world.keeper.apply([want(WEIGHTS[0], 300), want(LIMITS[0], 700)])
+        assert first.state is OutcomeState.UNAPPLIED
+    world.actuator.values[LIMITS[0]] = originals()[LIMITS[0]]
+    outcomes = world.keeper.undo() if at_stop else world.keeper.apply([])
+    # What had been set counts as restored even if it came back by itself: it is in the history.
+    restored = [outcome for outcome in outcomes if outcome.state is OutcomeState.RESTORED]
+    assert [outcome.setting.knob for outcome in restored] == [LIMITS[0]]
+    assert not list(Journal(world.path).originals())
+
+
 def test_value_close_to_the_original_is_restored_exactly(world: World) -> None:
     world.keeper.apply([want(LIMITS[1], 600.0)])
     nearly = 500.00000000000006

@@ -63,5 +63,16 @@ def test_missing_vm_or_libvirt_is_reported() -> None:
     with pytest.raises(UserError, match="libvirt has no VM tset") as caught, writable_domain(URI, "tset"):
         pass
     assert caught.value.hint == "did you mean test?"
-    with pytest.raises(UserError, match="no connection to nope:"), writable_domain("nope:///", "a"):
+    with pytest.raises(UserError, match="no connection to nope:") as caught, writable_domain("nope:///", "a"):
         pass
+    assert caught.value.hint.startswith("start libvirtd, ")
+    missing = "test:///no/such/node.xml"
+    with (
+        pytest.raises(UserError, match=f"no connection to {missing}") as caught,
+        writable_domain(missing, "a"),
+    ):
+        pass
+    assert (
+        caught.value.hint
+        == "see whether /no/such/node.xml exists and describes a host of libvirt's test driver"
+    )

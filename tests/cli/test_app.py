@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import re
 import subprocess
@@ -435,6 +436,18 @@ def test_missing_configuration_directory_is_refused(
     file.write_text("")
     assert run("daemon", *root, "--config", str(file)) == 2
     assert f"hint: give its directory: --config {tmp_path}\n" in capsys.readouterr().err
+
+
+def test_the_daemon_leaves_no_log_handler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A later command in the process logged to a stderr that may be closed."""
+    (tmp_path / "slo-ctl.toml").write_text('[daemon]\nepoch = "100ms"\n[libvirt]\nuri = "none"\n')
+    log = logging.getLogger("slo_ctl")
+    before = (log.level, list(log.handlers))
+    assert run("daemon", "--root", str(tmp_path), "--once") == 0
+    assert (log.level, log.handlers) == before
+    capsys.readouterr()
+    assert run("daemon", "--root", "/dev/null/x", "--once") != 0
+    assert (log.level, log.handlers) == before
 
 
 @pytest.mark.parametrize("path", [None, "/x/devices"])

@@ -45,6 +45,27 @@ def test_check_notes_a_character_device_that_is_no_drive(
     assert capsys.readouterr().err == f"note: device fast (slo-ctl.toml:1): {problem}\n"
 
 
+def test_check_notes_a_path_that_the_user_may_not_examine_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, examine = tmp_path / "closed" / "disk", Path.stat
+
+    def denied(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path == closed:
+            raise PermissionError(13, "Permission denied")
+        return examine(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", denied)
+    (tmp_path / "slo-ctl.toml").write_text(
+        f'[[device]]\nname = "slow"\npath = "{closed}"\n[[device]]\nname = "fast"\npath = "/dev/null"\n'
+    )
+    assert config(tmp_path, "check") == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"note: device slow (slo-ctl.toml:1): {closed} cannot be checked: Permission denied",
+        "note: device fast (slo-ctl.toml:4): /dev/null is neither a block device nor an NVMe controller now",
+    ]
+
+
 @pytest.mark.parametrize(("nsid", "lasting"), [(3, "nvme-Model_Serial_3"), (None, "ata-Model_Serial")])
 def test_check_notes_a_path_that_may_be_another_drive_after_a_boot(
     folder: Path,
@@ -151,6 +172,19 @@ def test_invalid_value_hides_no_other_error(folder: Path, capsys: pytest.Capture
     lines = capsys.readouterr().err.splitlines()
     places = [int(line.split(":")[2]) for line in lines if line.startswith("slo-ctl: ")]
     assert sorted(places) == [2, 4, 5, 9, 14, 15, 17, 21]
+
+
+def test_unknown_key_called_name_leaves_its_table_defined(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "slo-ctl.toml").write_text(
+        "[class.gold]\nname = 'x'\n[group.shop]\nname = 'x'\n[vm.db]\nclass = 'gold'\ngroup = 'shop'\n"
+        "[vm.web]\nname = 'x'\nmin_iops = 5\nmax_iops = 2\n"
+    )
+    assert config(folder, "check") == 2
+    lines = capsys.readouterr().err.splitlines()
+    places = [int(line.split(":")[2]) for line in lines if line.startswith("slo-ctl: ")]
+    assert sorted(places) == [2, 4, 9, 10]  # 10: min_iops is more than max_iops
 
 
 def test_fields_of_a_class_are_shown_with_their_origin(

@@ -14,7 +14,7 @@ import pytest
 
 from slo_ctl.cli.app import run
 from slo_ctl.cli.trace_record import print_recording
-from slo_ctl.replay.recording import RecordedVm, Recording
+from slo_ctl.replay.recording import RecordedVm, Recording, scenario_text
 from traces import Batch, open_trace
 
 SPC = "0,8,4096,w,0\n1,8,8192,R,0.5\n0,16,512,w,1.25\n1,0,4096,w,90\n"
@@ -124,6 +124,15 @@ def test_replay_of_a_recording_in_a_directory_with_spaces_can_be_pasted(
     vms, scenario = [RecordedVm("web", 1 << 20)], tmp_path / "mon day" / "scenario.toml"
     print_recording(Recording("/dev/loop0 of web", {}, 1.0, vms, scenario))
     assert f"slo-ctl replay '{tmp_path}/mon day/scenario.toml'\n" in capsys.readouterr().out
+
+
+def test_scenario_of_a_recording_says_how_often_it_is_repeated_and_how_to_replay_it_once() -> None:
+    """Three drives are written, for GC to be steady: 3 GiB in passes of 256 MiB."""
+    vm = RecordedVm("web", 1 << 30, requests=1, write_bytes=1 << 28, trace=Path("web.csv.zst"))
+    text = scenario_text(Recording("device ssd0 (EMULATED)", {"size": "1GiB"}, 2.5, [vm]))
+    assert 'duration = "30s"\n' in text
+    repeated = "# duration: 12 times the recording, for GC to become steady.\n"
+    assert f"{repeated}# As long as the recording: --duration 2.5s\n" in text
 
 
 def test_one_record_is_counted_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

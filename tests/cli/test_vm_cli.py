@@ -117,6 +117,15 @@ def test_libvirt_of_connect_must_answer(root: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "slo-ctl: no connection to qemu:///session\nhint: start libvirtd\n"
 
 
+def test_hint_for_a_missing_file_of_libvirts_test_driver_names_it(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("libvirt")
+    assert listed("--cgroup-root", str(root), "--connect", "test:///no/such/node.xml") == 2
+    hint = "see whether /no/such/node.xml exists and describes a host of libvirt's test driver"
+    assert capsys.readouterr().err.splitlines()[-1] == f"hint: {hint}"
+
+
 def test_names_are_escaped(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "machine.slice" / r"machine-qemu\x2d2\x2d\x1b[2J[red]\xff.scope").mkdir()
     (root / "machine.slice" / "machine-qemu\\x2d3\\x2d\u202e\n.scope").mkdir()

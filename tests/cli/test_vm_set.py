@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from slo_ctl.act.domain import WritableDomain
+from slo_ctl.base.errors import UserError
 from slo_ctl.cli import app
 from slo_ctl.cli.output import notes_about
 from slo_ctl.daemon import controller
@@ -536,6 +538,43 @@ def test_metadata_of_several_vms_is_written(root: Path, capsys: pytest.CaptureFi
         assert vm(root, "unset", "test*", *here) == 0
         assert "slo-ctl" not in connection.lookupByName("test").XMLDesc(0) + other.XMLDesc(0)
     finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("restorable", [True, False])
+def test_metadata_that_could_not_be_restored_are_named(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, restorable: bool
+) -> None:
+    """Of three VMs the last one fails; then libvirt refuses every change, or only those of the first VM."""
+    libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
+    connection = libvirt.open("test:///default")
+    here = ("--metadata", "--connect", "test:///default")
+    call, refused = WritableDomain.call, set[str]()
+
+    def sometimes(domain: WritableDomain, method: str, *arguments: Any, hint: str = "") -> Any:
+        if method == "setMetadata" and domain.name == "test3" and not refused:
+            refused.update({"test3"} if restorable else {"test", "test3"})
+        if method == "setMetadata" and domain.name in refused:
+            raise UserError(f"VM {domain.name}: no space left", "make some")
+        return call(domain, method, *arguments, hint=hint)
+
+    try:
+        for name in ("test2", "test3"):
+            xml = (
+                f"<domain type='test'><name>{name}</name><memory>1</memory><os><type>hvm</type></os></domain>"
+            )
+            connection.defineXML(xml)
+        assert vm(root, "set", "test*", "weight=4", *here) == 0
+        monkeypatch.setattr(WritableDomain, "call", sometimes)
+        assert vm(root, "set", "test*", "weight=5,p99=5ms", *here) == 2
+        problem, hint = capsys.readouterr().err.splitlines()[-2:]
+        left = "" if restorable else "; not restored: VM test has weight=5,p99=5ms"
+        assert problem == f"slo-ctl: VM test3: no space left{left}"
+        assert hint == "hint: make some"
+        assert "p99" not in connection.lookupByName("test2").XMLDesc(0)
+    finally:
+        monkeypatch.undo()
+        vm(root, "unset", "test*", *here)
         connection.close()
 
 

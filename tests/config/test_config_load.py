@@ -427,6 +427,13 @@ def test_encoding_and_size_are_checked(tmp_path: Path, monkeypatch: pytest.Monke
     assert "is larger" in refused(tmp_path).message
 
 
+def test_a_file_whose_name_is_not_utf8_is_read_and_named(tmp_path: Path) -> None:
+    write(tmp_path, None, **{"\udcff": "[vm.web]\nweight = 2"})
+    assert load(tmp_path).vms["web"].source == "conf.d/\udcff.toml:1"
+    write(tmp_path, None, **{"\udcff": "[vm.web]\nweight = -2"})
+    assert refused(tmp_path).message.startswith(rf"{tmp_path}/conf.d/\udcff.toml:2: ")
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_hooks import until
@@ -179,6 +180,47 @@ def test_server_that_answers_byte_by_byte_gets_no_more_than_the_limit() -> None:
             until(lambda: queue.results()["killed"] == 1)
         done.set()
         thread.join()
+
+
+def test_a_lookup_of_its_name_gets_no_more_than_the_limit(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer, look_up, lookups = threading.Event(), socket.getaddrinfo, 0
+
+    def slow(host: str, *words: Any, **options: Any) -> Any:
+        nonlocal lookups
+        lookups += 1
+        answer.wait(60)
+        return look_up("127.0.0.1" if host == "hook.example" else host, *words, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    url = receiver.url.replace("127.0.0.1", "hook.example")
+    with sending(url, limit_s=0.2) as queue, caplog.at_level(logging.WARNING):
+        for number in (1, 2):
+            queue.add([change(f"vm{number}")])
+            until(lambda number=number: queue.results()["killed"] == number)  # type: ignore[misc]
+        assert lookups == 1, "no thread more for each change"
+        answer.set()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("slo_ctl.daemon.hooks.REQUEST_LIMIT_S", 20.0)
+            queue.add([change("web")])
+            until(lambda: queue.results()["done"] == 1)
+    assert "did not answer within 0.2 s" in caplog.messages[0]
+
+
+def test_the_next_address_is_tried_when_one_does_not_answer(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.2", 0)) as unused:
+        closed = unused.getsockname()
+    addresses = [
+        (socket.AF_INET, socket.SOCK_STREAM, 0, "", address)
+        for address in (closed, ("127.0.0.1", receiver.port))
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+    with sending(receiver.url.replace("127.0.0.1", "hook.example")) as queue:
+        queue.add([change()])
+        until(lambda: queue.results()["done"] == 1)
 
 
 def test_neither_epochs_nor_a_stop_wait_for_the_server(receiver: Receiver) -> None:

@@ -9,10 +9,11 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 
 from slo_ctl.act.domain import DomainState
 from slo_ctl.base.accounts import Peer
+from slo_ctl.base.clock import wait_for
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli.app import run
 from slo_ctl.drives.attach import (
@@ -33,7 +35,7 @@ from slo_ctl.drives.attach import (
     choose_target,
     disk_at,
     disk_xml,
-    one_attach,
+    one_at_a_time,
     qemu_credentials,
     refused_path,
     split_device,
@@ -43,7 +45,7 @@ from slo_ctl.drives.attach import (
 from slo_ctl.drives.places import Places, places
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.status import DriveStatus, device_status
-from slo_ctl.drives.store import DeviceStore
+from slo_ctl.drives.store import DeviceStore, remove_namespace
 from slo_ctl.host.libvirt import disks_of, parse_domain
 from slo_ctl.model.host import Tenant
 
@@ -338,6 +340,7 @@ class DefinedVms:
     """VMs that are only defined, and libvirt's connection to all of them, which needs a moment for a disk."""
 
     def __init__(self, *names: str) -> None:
+        self.attaching = Event()
         self._disks: dict[str, list[str]] = {name: [] for name in names}
 
     def all_xml(self) -> list[tuple[str, str]]:
@@ -350,6 +353,7 @@ class DefinedVms:
     def domain(self, _connection: None, _module: None, name: str) -> Any:
         def call(_method: str, xml: str, _states: int, hint: str) -> None:
             del hint
+            self.attaching.set()
             time.sleep(0.3)
             self._disks[name].append(xml)
 
@@ -363,14 +367,19 @@ class DefinedVms:
         )
 
 
-@pytest.mark.usefixtures("device")
-def test_vms_that_are_attached_to_at_once_do_not_get_the_same_namespace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def vms(monkeypatch: pytest.MonkeyPatch) -> DefinedVms:
     vms = DefinedVms("web", "db", "mail")
     monkeypatch.setattr("slo_ctl.act.domain.writable_libvirt", vms.connection)
     monkeypatch.setattr("slo_ctl.act.domain.find_domain", vms.domain)
     monkeypatch.setattr("slo_ctl.host.libvirt.LibvirtHost", lambda _connection, _module: vms)
+    return vms
+
+
+@pytest.mark.usefixtures("device")
+def test_vms_that_are_attached_to_at_once_do_not_get_the_same_namespace(
+    tmp_path: Path, vms: DefinedVms, capsys: pytest.CaptureFixture[str]
+) -> None:
     with ThreadPoolExecutor() as threads:
         words = [(tmp_path, name, "ssd0", "--size", "1MiB") for name in ("web", "db", "mail")]
         assert list(threads.map(lambda each: attach(*each), words)) == [0, 0, 0]
@@ -379,10 +388,62 @@ def test_vms_that_are_attached_to_at_once_do_not_get_the_same_namespace(
 
 
 @pytest.mark.usefixtures("device")
+def test_a_namespace_is_not_removed_while_a_vm_is_attached_to_it(
+    tmp_path: Path, vms: DefinedVms, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("slo_ctl.host.libvirt.connect", lambda _uri: nullcontext(vms))
+    monkeypatch.setattr("slo_ctl.cli.device_namespace._refuse_in_use", lambda *_: None)
+    with ThreadPoolExecutor() as threads:
+        attached = threads.submit(attach, tmp_path, "web", "ssd0/a")
+        assert vms.attaching.wait(60)
+        assert run(["device", "remove", "ssd0/a", "--yes", "--root", str(tmp_path)]) == 2
+        assert attached.result() == 0
+    assert "ssd0/a is disk vda of VM web" in capsys.readouterr().err
+    assert Tenant("ssd0", "a") in users_of(vms.all_xml(), places(tmp_path))
+
+
+@pytest.mark.usefixtures("device")
+def test_a_device_is_not_deleted_while_a_vm_is_attached_to_it(
+    tmp_path: Path, vms: DefinedVms, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("slo_ctl.host.libvirt.connect", lambda _uri: nullcontext(vms))
+    with ThreadPoolExecutor() as threads:
+        attached = threads.submit(attach, tmp_path, "web", "ssd0/a")
+        assert vms.attaching.wait(60)
+        assert run(["device", "delete", "ssd0", "--yes", "--root", str(tmp_path)]) == 2
+        assert attached.result() == 0
+    assert "ssd0/a is disk vda of VM web" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("device")
+def test_a_vm_is_not_attached_to_a_namespace_that_is_removed_meanwhile(
+    tmp_path: Path, vms: DefinedVms, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits, wait = Event(), wait_for
+
+    def waiting(condition: Callable[[], bool], timeout_s: float, poll_s: float) -> bool:
+        waits.set()
+        return wait(condition, timeout_s, poll_s)
+
+    monkeypatch.setattr("slo_ctl.drives.attach.wait_for", waiting)
+    with ThreadPoolExecutor() as threads:
+        with one_at_a_time(places(tmp_path), "ssd0"):
+            waits.clear()
+            attached = threads.submit(attach, tmp_path, "web", "ssd0/a")
+            assert waits.wait(60)
+            store = DeviceStore(places(tmp_path))
+            remove_namespace(store, store.load("ssd0"), "a")
+        assert attached.result() == 2
+    assert "device ssd0 has no namespace a" in capsys.readouterr().err
+    assert not users_of(vms.all_xml(), places(tmp_path))
+
+
+@pytest.mark.usefixtures("device")
 def test_attach_gives_up_waiting_for_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("slo_ctl.drives.attach._ATTACH_TIMEOUT_S", 0.1)
-    with one_attach(places(tmp_path), "ssd0"):
+    with one_at_a_time(places(tmp_path), "ssd0"):
         assert attach(tmp_path, "web", "ssd0/a", "--connect", "test:///default") == 2
-    assert "another `slo-ctl vm attach` has been using device ssd0" in capsys.readouterr().err
+    problem = "another `slo-ctl vm attach`, `device remove` or `device delete` has been using device ssd0"
+    assert problem in capsys.readouterr().err

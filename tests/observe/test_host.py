@@ -13,7 +13,7 @@ from fake_host import PLAIN, SCOPE, FakeHost
 from slo_ctl.host.cgroup import missing_group, require_tree
 from slo_ctl.host.libvirt import DomainReading
 from slo_ctl.host.libvirt_events import LatestDomains, LibvirtWatch
-from slo_ctl.model.host import Disk, FoundBy, Tenant, Vm, VmState
+from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, Tenant, Vm, VmState
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import read_inventory
 
@@ -173,6 +173,30 @@ def test_vm_that_uses_another_device_is_read_again(
         host.group(name, io__stat=stat, blkio__throttle__io_serviced_recursive=serviced)
         observer.observe()
         assert watch.to_read == ({UUID} if number == 2 else set())
+
+
+def test_device_that_a_vm_has_left_is_its_own_only_while_it_does_io_there(
+    host: FakeHost, watch: FakeWatch, observer: HostObserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counters of a cgroup keep a device as long as the VM runs, and so did its status."""
+    name, first, second = PLAIN.format(id=1, name="web"), DeviceNumber(8, 0), DeviceNumber(7, 0)
+    running = Vm("web", FoundBy.LIBVIRT, VmState.RUNNING, UUID, 1)
+    disks = (Disk("vda", "block", "/dev/a", first), Disk("vdb", "block", "/dev/b", second))
+
+    def devices(count: int, *disks: Disk) -> list[DeviceNumber | None]:
+        serviced = f"8:0 Read {count}\n8:0 Total {count}\n7:0 Read 9\n7:0 Total 9\n"
+        stat = STAT.format(n=count) + STAT.format(n=9).replace("8:0", "7:0")
+        host.group(name, io__stat=stat, blkio__throttle__io_serviced_recursive=serviced)
+        watch.publish(replace(running, disks=disks))
+        return [stream.device for stream in observer.observe().streams]
+
+    assert devices(1, *disks) == [first, second]
+    assert devices(1, disks[1]) == [second, first], "its last requests are in the window"
+    monkeypatch.setattr("slo_ctl.observe.streams.LEFT_AFTER_S", 0.0)
+    assert devices(1, disks[1]) == [second]
+    assert devices(2, disks[1]) == [second, first], "such as for a backing file"
+    assert devices(2, disks[1]) == [second]
+    assert devices(2, *disks) == [first, second]
 
 
 def test_qemu_started_after_its_group_is_found(host: FakeHost, observer: HostObserver) -> None:

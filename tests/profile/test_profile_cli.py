@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +302,30 @@ def test_bad_targets_are_refused(cli: CommandLine, fio: Path, place: Path, targe
     assert not fio.exists()
 
 
+def test_an_nbd_export_without_size_is_refused(cli: CommandLine, fio: Path, place: Path) -> None:
+    path = place / "nbd.sock"
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(b"NBDMAGICIHAVEOPT" + struct.pack(">H", 3))
+            connection.recv(1 << 10)
+            for kind, data in ((3, struct.pack(">HQH", 0, 0, 0)), (1, b"")):
+                reply = struct.pack(">QIII", 0x3E889045565A9, 7, kind, len(data))
+                connection.sendall(reply + data)
+            while connection.recv(1 << 10):
+                pass
+
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor() as threads:
+        listener.bind(str(path))
+        listener.listen()
+        served = threads.submit(serve, listener)
+        message = cli.refused(f"nbd+unix:///x?socket={path}", *SMALL)
+        served.result()
+    assert f"nbd+unix:///x?socket={path}: the export has no size" in message
+    assert not fio.exists(), "fio was not started"
+
+
 def test_read_only_directory_is_refused(
     cli: CommandLine, fio: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,6 +412,33 @@ def test_failure_of_fio_is_reported(cli: CommandLine, fio: Path, place: Path, tm
     assert "No space left on device" in cli.refused(str(place), *SMALL)
     assert list(place.iterdir()) == []
     assert fio.exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        # fio 2.x: latency in microseconds.
+        (
+            {"jobs": [{"read": {"total_ios": 9, "lat": {"mean": 5.0}, "runtime": 9}}]},
+            "no number read.lat_ns.mean",
+        ),
+        ({"jobs": [{"read": [9]}]}, "no number read.total_ios"),
+        ({"jobs": [{"read": {"total_ios": "9"}}]}, "no number read.total_ios"),
+        ({"jobs": [{"read": {"total_ios": math.nan}}]}, "no number read.total_ios"),
+        ({"jobs": [[9]]}, "no jobs"),
+        ({"jobs": {"read": 9}}, "no jobs"),
+    ],
+)
+@pytest.mark.usefixtures("fio")
+def test_an_answer_of_fio_that_lacks_a_number_is_refused(
+    cli: CommandLine, place: Path, tmp_path: Path, answer: object, problem: str
+) -> None:
+    text = json.dumps(answer)
+    fake_fio.install(tmp_path / "bin", f'if options["rw"] != "write": print({text!r}); sys.exit()')
+    message = cli.refused(str(place), *SMALL)
+    assert f"fio's output has {problem}" in message
+    assert "install fio 3.x" in message
+    assert list(place.iterdir()) == []
 
 
 def test_missing_device_is_not_created_as_a_file(cli: CommandLine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from fake_status import host_status, vm_status
@@ -133,6 +134,19 @@ def test_repeated_events_are_merged() -> None:
         (140.0, 150.0, 2, ("db2", "web"), "moved 12 blocks of OPS from db2 to web"),
         (151.0, 151.0, 1, ("db3",), "moved 3 blocks to db3"),
         (120.0, 160.0, 3, ("web",), "insufficient -> ok: 5 IOPS"),
+    ]
+
+
+def test_merged_changes_of_a_setting_are_shown_from_the_first_value_to_the_last() -> None:
+    values = [500.0, 400.0, 300.0, 450.0]
+    changes = [
+        replace(limit(110.0 + index, "applied", value), before=before)
+        for index, (before, value) in enumerate(pairwise(values))
+    ]
+    found = folded_events([history([], [], outcomes=(*changes, limit(120.0, "restored", None)))])
+    assert [(each.count, each.text) for each in found] == [
+        (3, "applied: cgroup limit /web 500 -> 450: its maximum"),
+        (1, "restored: cgroup limit /web unset: its maximum"),
     ]
 
 

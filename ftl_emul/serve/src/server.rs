@@ -68,6 +68,8 @@ pub struct Server {
     pub descriptors: Arc<Budget>,
     /// Address for NVMe hosts, if they are served.
     pub nvme_tcp: OnceLock<NvmeTcp>,
+    /// Called after a namespace was deleted, for a front end to close its socket.
+    pub after_deletion: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Whether its requests are being recorded.
     is_recorded: Arc<AtomicBool>,
     preconditioned: Mutex<Option<Preconditioned>>,
@@ -117,6 +119,7 @@ impl Server {
             request_memory: Arc::default(),
             descriptors: Budget::of_process(parameters.tls_certificates.is_some()),
             nvme_tcp: OnceLock::new(),
+            after_deletion: OnceLock::new(),
             is_recorded: Arc::default(),
             preconditioned: Mutex::new(preconditioned),
             folder,

@@ -20,6 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{iter, mem};
 
+use ftl_core::convert::exact;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::descriptors::{Owner, Taken};
@@ -38,6 +39,8 @@ const MAX_CLOSING: usize = 128;
 /// Maximum concurrent requests of each connection: each that waits for the modelled drive takes a thread.
 const THREADS: usize = 4;
 const TIMED_THREADS: usize = 128;
+/// Time in which a client of a namespace's socket has to choose an export: it may use one of few connections.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(120);
 /// Interval of checks whether connections have ended.
 const ENDING_CHECK: Duration = Duration::from_millis(5);
 /// After a connection could not be accepted, most likely for want of descriptors.
@@ -56,8 +59,8 @@ pub struct Front {
     failures: OccasionalLog,
     /// Sockets of namespaces that were added since, until [`Nbd::listen`] takes them.
     added: Mutex<Vec<(UnixListener, String)>>,
-    /// Readable when there are some.
-    is_added: OwnedFd,
+    /// Readable when there are some, or sockets of deleted namespaces.
+    is_changed: OwnedFd,
 }
 
 impl Front {
@@ -66,8 +69,14 @@ impl Front {
         self.server.descriptors.add([Owner::Nbd(Some(namespace.to_owned()))])?;
         listener.set_nonblocking(false).map_err(|e| ServeError::File(e.to_string()))?;
         lock(&self.added).push((listener, namespace.to_owned()));
-        rustix::io::write(&self.is_added, &1_u64.to_ne_bytes()).map_err(|e| ServeError::File(e.to_string()))?;
+        self.wake();
         Ok(())
+    }
+
+    /// Has [`Nbd::listen`] look for added and deleted namespaces.
+    fn wake(&self) {
+        // Fails only if it is readable already.
+        let _readable = rustix::io::write(&self.is_changed, &1_u64.to_ne_bytes());
     }
 
     fn rooms_of(&self, namespace: &str) -> Arc<Rooms> {
@@ -89,18 +98,28 @@ struct Socket {
     /// The only namespace of the socket; None: all.
     only: Option<String>,
     connections: Vec<Weak<UnixStream>>,
+    handshakes: Vec<Handshake>,
 }
 
 impl Socket {
     fn new(listener: UnixListener, only: Option<String>) -> Self {
-        Self { listener, only, connections: Vec::new() }
+        Self { listener, only, connections: Vec::new(), handshakes: Vec::new() }
     }
+}
+
+/// A handshake that has to end in time.
+struct Handshake {
+    /// Held until it has ended; false while it waits for requests of clients before.
+    has_begun: Weak<AtomicBool>,
+    stream: Weak<UnixStream>,
+    deadline: Instant,
 }
 
 /// The front end.
 pub struct Nbd {
     front: &'static Front,
     sockets: Vec<Socket>,
+    handshake_limit: Duration,
     refused: OccasionalLog,
     not_accepted: OccasionalLog,
 }
@@ -121,7 +140,7 @@ impl Nbd {
             stopping: AtomicBool::new(false),
             failures: OccasionalLog::default(),
             added: Mutex::default(),
-            is_added: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            is_changed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(|e| ServeError::File(format!("cannot make an event descriptor: {e}")))?,
         };
         let mut sockets = Vec::new();
@@ -133,10 +152,14 @@ impl Nbd {
                 .map_err(|e| ServeError::File(format!("nbd-fd={fd} is not a listening socket: {e}")))?;
             sockets.push(Socket::new(listener, only.clone()));
         }
+        // Threads that outlast a stop still use it.
+        let front: &'static Front = Box::leak(Box::new(front));
+        // Set before by another one, which has no sockets of namespaces.
+        let _set = server.after_deletion.set(Box::new(|| front.wake()));
         Ok(Self {
-            // Threads that outlast a stop still use it.
-            front: Box::leak(Box::new(front)),
+            front,
             sockets,
+            handshake_limit: HANDSHAKE_LIMIT,
             refused: OccasionalLog::default(),
             not_accepted: OccasionalLog::default(),
         })
@@ -148,9 +171,9 @@ impl Nbd {
     }
 
     /// Adds sockets of new namespaces, and closes those of deleted namespaces.
-    fn take_added(&mut self) {
+    fn take_changes(&mut self) {
         // If there is nothing to read, an earlier iteration has read it.
-        let _none = rustix::io::read(&self.front.is_added, &mut [0; 8]);
+        let _none = rustix::io::read(&self.front.is_changed, &mut [0; 8]);
         let added = mem::take(&mut *lock(&self.front.added));
         for (listener, name) in added {
             match self.sockets.iter_mut().find(|socket| socket.only.as_deref() == Some(&name)) {
@@ -170,16 +193,43 @@ impl Nbd {
         });
     }
 
+    /// Disconnects clients whose handshake takes too long; returns the time until the next one may.
+    fn end_handshakes(&mut self) -> Option<Duration> {
+        let (now, limit) = (Instant::now(), self.handshake_limit);
+        for socket in &mut self.sockets {
+            socket.handshakes.retain_mut(|handshake| {
+                let Some(has_begun) = handshake.has_begun.upgrade() else { return false };
+                if handshake.deadline > now {
+                    return true;
+                }
+                if !has_begun.load(Ordering::Relaxed) {
+                    handshake.deadline = now + limit;
+                    return true;
+                }
+                if let Some(stream) = handshake.stream.upgrade() {
+                    // The client may have disconnected.
+                    let _ended = stream.shutdown(Shutdown::Both);
+                }
+                false
+            });
+        }
+        let handshakes = self.sockets.iter().flat_map(|socket| &socket.handshakes);
+        handshakes.map(|handshake| handshake.deadline.saturating_duration_since(now)).min()
+    }
+
     /// Accepts clients until one of the descriptors `stop` becomes readable.
     pub fn listen(&mut self, stop: &[BorrowedFd<'_>]) -> Result<(), ServeError> {
         loop {
+            let timeout = self
+                .end_handshakes()
+                .map(|left| Timespec { tv_sec: exact(left.as_secs()), tv_nsec: left.subsec_nanos().into() });
             let ready = {
-                let added = iter::once(self.front.is_added.as_fd());
+                let changed = iter::once(self.front.is_changed.as_fd());
                 let listeners = self.sockets.iter().map(|socket| socket.listener.as_fd());
-                let watched = stop.iter().copied().chain(added).chain(listeners);
+                let watched = stop.iter().copied().chain(changed).chain(listeners);
                 let mut polled: Vec<PollFd<'_>> =
                     watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-                match poll(&mut polled, None) {
+                match poll(&mut polled, timeout.as_ref()) {
                     Ok(_) => {}
                     Err(rustix::io::Errno::INTR) => continue,
                     Err(e) => return Err(ServeError::File(format!("cannot wait for clients: {e}"))),
@@ -191,15 +241,16 @@ impl Nbd {
                 return Ok(());
             }
             if rest[0] {
-                self.take_added();
+                self.take_changes();
                 continue;
             }
             let sockets = &rest[1..];
             // One of each, so that no socket has to wait for many clients at another.
             let mut failed = false;
+            let limit = self.handshake_limit;
             for (socket, _) in self.sockets.iter_mut().zip(sockets).filter(|(_, ready)| **ready) {
                 match socket.listener.accept() {
-                    Ok((stream, _)) => socket.admit(self.front, stream, &self.refused),
+                    Ok((stream, _)) => socket.admit(self.front, stream, limit, &self.refused),
                     Err(e) => {
                         self.not_accepted.say(|| format!("cannot accept clients: {e}"));
                         failed = true;
@@ -233,7 +284,7 @@ impl Nbd {
 }
 
 impl Socket {
-    fn admit(&mut self, front: &'static Front, stream: UnixStream, refused: &OccasionalLog) {
+    fn admit(&mut self, front: &'static Front, stream: UnixStream, handshake_limit: Duration, refused: &OccasionalLog) {
         self.connections.retain(|each| each.strong_count() > 0);
         let is_alive = |each: &Weak<UnixStream>| each.upgrade().is_some_and(|stream| !has_hung_up(&stream));
         let alive = self.connections.iter().filter(|each| is_alive(each)).count();
@@ -252,9 +303,19 @@ impl Socket {
         let (stream, only) = (Arc::new(stream), self.only.clone());
         let ending: Vec<_> = self.connections.iter().filter(|each| !is_alive(each)).cloned().collect();
         self.connections.push(Arc::downgrade(&stream));
+        let handshake = Arc::new(AtomicBool::new(false));
+        if only.is_some() {
+            let deadline = Instant::now() + handshake_limit;
+            let (has_begun, stream) = (Arc::downgrade(&handshake), Arc::downgrade(&stream));
+            self.handshakes.push(Handshake { has_begun, stream, deadline });
+        }
         let serve = move || {
             outlast(front, &ending, &stream);
-            converse(front, stream, only.as_deref(), Some(taken));
+            handshake.store(true, Ordering::Relaxed);
+            converse(front, stream, only.as_deref(), Some(taken), Some(handshake));
+            if only.is_some_and(|name| front.server.namespace(&name).is_none()) {
+                front.wake();
+            }
         };
         if let Err(e) = threads::start("slo-ctl nbd", serve) {
             refused.say(|| format!("refused a connection: {e}"));
@@ -271,10 +332,18 @@ fn outlast(front: &Front, ending: &[Weak<UnixStream>], client: &UnixStream) {
 }
 
 /// Serves a client until it leaves. With `only`, that namespace is all it may see. It has `descriptors`, where they are
-/// counted.
-pub fn converse(front: &'static Front, stream: Arc<UnixStream>, only: Option<&str>, descriptors: Option<Taken>) {
+/// counted; `handshake` is dropped after that.
+pub fn converse(
+    front: &'static Front,
+    stream: Arc<UnixStream>,
+    only: Option<&str>,
+    descriptors: Option<Taken>,
+    handshake: Option<Arc<AtomicBool>>,
+) {
+    let agreed = negotiation::negotiate(front, Arc::clone(&stream), only);
+    drop(handshake);
     // A client that disconnects during the handshake is not logged.
-    if let Ok(Some(agreed)) = negotiation::negotiate(front, Arc::clone(&stream), only) {
+    if let Ok(Some(agreed)) = agreed {
         Connection::serve(front, stream, agreed, descriptors);
     }
 }

@@ -17,12 +17,17 @@ const SIZE: u64 = PAGE * PAGES;
 
 /// A device that is served until this is dropped, through the socket of namespace `a` and one for all.
 struct Served {
+    server: &'static Server,
     folder: tempfile::TempDir,
     stop: Option<UnixStream>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 fn served() -> Served {
+    served_with(HANDSHAKE_LIMIT)
+}
+
+fn served_with(handshake_limit: Duration) -> Served {
     let folder = tempfile::tempdir().unwrap();
     make(folder.path(), "page", true, 8);
     let server: &'static Server = Box::leak(Box::new(open(folder.path())));
@@ -33,12 +38,13 @@ fn served() -> Served {
     }
     server.descriptors.add(owners_of(&parameters)).unwrap();
     let mut nbd = Nbd::new(server, &parameters).unwrap();
+    nbd.handshake_limit = handshake_limit;
     let (stop, stopped) = UnixStream::pair().unwrap();
     let thread = thread::spawn(move || {
         nbd.listen(&[stopped.as_fd()]).unwrap();
         nbd.stop();
     });
-    Served { folder, stop: Some(stop), thread: Some(thread) }
+    Served { server, folder, stop: Some(stop), thread: Some(thread) }
 }
 
 impl Served {
@@ -169,6 +175,60 @@ fn about(name: &str, wanted: &[u16]) -> Vec<u8> {
 fn contexts(name: &str, queries: &[&str]) -> Vec<u8> {
     let count = (queries.len() as u32).to_be_bytes().to_vec();
     [string(name), count, queries.iter().flat_map(|query| string(query)).collect()].concat()
+}
+
+fn until(condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < deadline);
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether any process has a socket of that name; to connect would wake the server.
+fn is_open(socket: &Path) -> bool {
+    std::fs::read_to_string("/proc/net/unix").unwrap().contains(&*socket.to_string_lossy())
+}
+
+#[test]
+fn a_deleted_namespace_has_no_listener() {
+    let served = served();
+    let path = served.socket("a.sock");
+    let client = Client::go(&path, "a");
+    assert!(is_open(&path));
+    served.server.delete_namespace(&served.server.namespace("a").unwrap()).unwrap();
+    // The client that it has is served to its end, as before a stop.
+    drop(client);
+    until(|| !is_open(&path));
+    served.still_serves();
+}
+
+#[test]
+fn a_namespace_deleted_without_clients_has_no_listener() {
+    let served = served();
+    served.server.delete_namespace(&served.server.namespace("a").unwrap()).unwrap();
+    until(|| !is_open(&served.socket("a.sock")));
+    served.still_serves();
+}
+
+#[test]
+fn a_handshake_of_single_bytes_ends() {
+    let served = served_with(Duration::from_secs(2));
+    let mut chosen = Client::go(&served.socket("a.sock"), "a");
+    let mut slow = Client::dial(&served.socket("a.sock"), 3);
+    let mut owner = Client::dial(&served.socket("all.sock"), 3);
+    let began = Instant::now();
+    // An option with more data than it sends in a minute.
+    let head = [&OPTION_MAGIC.to_be_bytes()[..], &option::LIST.to_be_bytes(), &10_000_u32.to_be_bytes()].concat();
+    slow.stream.write_all(&head).unwrap();
+    while slow.stream.write_all(&[0]).is_ok() {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        thread::sleep(Duration::from_millis(20));
+    }
+    // One that has chosen its export stays, and so does one of the socket that only its owner may use.
+    chosen.request(command::READ, 0, 0, 512, &[]);
+    assert_eq!(chosen.simple(), (0, 0));
+    assert!(!owner.answer(option::LIST, &[]).is_empty());
 }
 
 #[test]

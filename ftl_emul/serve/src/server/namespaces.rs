@@ -174,6 +174,9 @@ impl Server {
             present.answered_by_deleted.add(&namespace.answered);
             present.namespaces = present.namespaces.iter().filter(|n| n.serial != namespace.serial).cloned().collect();
         });
+        if let Some(after) = self.after_deletion.get() {
+            after();
+        }
         // It is deleted now; remaining work is done by the next start at the latest.
         let released = self.release_pages(namespace);
         let released = released.and_then(|()| Ok(self.model.with(|drive| drive.delete_tenant(namespace.tenant))??));
