@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import partial
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.base import patterns as patterns_module
-from slo_ctl.base.patterns import ambiguous, common_name, is_pattern, matches, specificity
+from slo_ctl.base.patterns import common_name, is_pattern, matches, specificity
 
 patterns = st.text("ab*?", max_size=6)
 names = st.text("abx[", max_size=6)
@@ -47,35 +43,3 @@ def test_a_pattern_with_many_stars_takes_no_time() -> None:
     assert not matches("*a" * 30 + "b", "a" * 255)
     assert matches("*a" * 30 + "*", "a" * 255)
     assert matches("a*?b*", "axxb")
-
-
-@given(st.lists(patterns, unique=True, max_size=12))
-def test_each_ambiguous_pattern_is_found_with_the_first_such_one(names: list[str]) -> None:
-    expected = []
-    for index, name in enumerate(names):
-        equal = (other for other in names[:index] if specificity(other) == specificity(name))
-        clash = next(
-            ((other, both) for other in equal if (both := common_name(other, name)) is not None), None
-        )
-        if clash is not None:
-            expected.append((name, *clash))
-    assert list(ambiguous(names)) == expected
-
-
-@pytest.mark.parametrize(
-    ("shape", "found"),
-    [("web{:04}-*", 0), ("*-web{:04}", 0), ("web*-{:04}", 0), ("web{:04}-??", 0), ("*a{:04}*", 1999)],
-)
-def test_work_to_find_ambiguous_patterns_is_proportional_to_their_number(
-    shape: str, found: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compared = 0
-
-    def counted(compare: Callable[[str, str], str | None], first: str, second: str) -> str | None:
-        nonlocal compared
-        compared += 1
-        return compare(first, second)
-
-    monkeypatch.setattr(patterns_module, "common_name", partial(counted, common_name))
-    assert len(list(ambiguous(map(shape.format, range(2000))))) == found
-    assert compared <= 2000

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import re
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 
 _WILD = "*?"
@@ -92,51 +90,3 @@ def common_name(first: str, second: str) -> str | None:
                 names[place] = names[i, j] + character
                 waiting.append(place)
     return None
-
-
-def ambiguous(patterns: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Each pattern that may match a name as well as an equally specific one before it.
-
-    With it come the first such pattern, and a name that both match.
-    """
-    by_specificity: dict[int, tuple[_Beginnings, _Beginnings]] = defaultdict(
-        lambda: (_Beginnings(), _Beginnings())
-    )
-    for number, pattern in enumerate(patterns):
-        ends = (_literal_beginning(pattern), _literal_beginning(pattern[::-1]))
-        before = by_specificity[specificity(pattern)]
-        candidates = min(
-            (index.agreeing(end) for index, end in zip(before, ends, strict=True)),
-            key=lambda lists: sum(map(len, lists)),
-        )
-        for _, other in heapq.merge(*candidates):
-            if (both := common_name(other, pattern)) is not None:
-                yield pattern, other, both
-                break
-        for index, end in zip(before, ends, strict=True):
-            index.add(end, (number, pattern))
-
-
-def _literal_beginning(pattern: str) -> str:
-    return re.split(r"[*?]", pattern, maxsplit=1)[0]
-
-
-_Numbered = tuple[int, str]
-
-
-class _Beginnings:
-    """Patterns by the characters before their first wildcard; of two that match one name, these agree."""
-
-    def __init__(self) -> None:
-        self._having: dict[str, list[_Numbered]] = defaultdict(list)
-        self._extending: dict[str, list[_Numbered]] = defaultdict(list)
-
-    def add(self, beginning: str, pattern: _Numbered) -> None:
-        self._having[beginning].append(pattern)
-        for end in range(len(beginning) + 1):
-            self._extending[beginning[:end]].append(pattern)
-
-    def agreeing(self, beginning: str) -> list[list[_Numbered]]:
-        """The patterns whose beginning is one of this, or that begin with all of it."""
-        shorter = [self._having.get(beginning[:end], []) for end in range(len(beginning))]
-        return [*shorter, self._extending.get(beginning, [])]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.patterns import ambiguous, is_pattern
+from slo_ctl.base.patterns import common_name, is_pattern, specificity
 from slo_ctl.base.quantity import format_number
 from slo_ctl.base.text import toml_key
 from slo_ctl.config.schema import attributes, check_tables
@@ -306,13 +307,18 @@ class Layers:
                     self._report(
                         keys[key], problem, f"write {key} into the table of each VM, such as [vm.web]"
                     )
-        for name, other, both in ambiguous(patterns):
-            self._report(
-                self.named["vm"][name].first,
-                f"[vm.{toml_key(name)}] and [vm.{toml_key(other)}] ({patterns[other].source}) are "
-                f"equally specific, and both match {both}",
-                "make one of them longer",
-            )
+        by_length = defaultdict[int, list[str]](list)
+        for name in patterns:
+            equally_specific = by_length[specificity(name)]
+            for other in equally_specific:
+                if (both := common_name(other, name)) is not None:
+                    self._report(
+                        self.named["vm"][name].first,
+                        f"[vm.{toml_key(name)}] and [vm.{toml_key(other)}] ({patterns[other].source}) are "
+                        f"equally specific, and both match {both}",
+                        "make one of them longer",
+                    )
+            equally_specific.append(name)
 
     def _check_slo(self, table_name: str, given: Table) -> None:
         """Check how the values of one SLO go together; each was already validated on its own."""
