@@ -147,7 +147,7 @@ impl Device {
         }
         there.shutdown(Shutdown::Write)?;
         let reader = thread::spawn(move || read_all(&there));
-        nbd::converse(self.nbd.front(), Arc::new(here), None, None, None);
+        nbd::converse(self.nbd.front(), Arc::new(here), None, None);
         ended(reader)
     }
 

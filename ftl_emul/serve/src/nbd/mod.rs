@@ -20,7 +20,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{iter, mem};
 
-use ftl_core::convert::exact;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::descriptors::{Owner, Taken};
@@ -39,8 +38,6 @@ const MAX_CLOSING: usize = 128;
 /// Maximum concurrent requests of each connection: each that waits for the modelled drive takes a thread.
 const THREADS: usize = 4;
 const TIMED_THREADS: usize = 128;
-/// Time in which a client of a namespace's socket has to choose an export: it may use one of few connections.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(120);
 /// Interval of checks whether connections have ended.
 const ENDING_CHECK: Duration = Duration::from_millis(5);
 /// After a connection could not be accepted, most likely for want of descriptors.
@@ -98,28 +95,18 @@ struct Socket {
     /// The only namespace of the socket; None: all.
     only: Option<String>,
     connections: Vec<Weak<UnixStream>>,
-    handshakes: Vec<Handshake>,
 }
 
 impl Socket {
     fn new(listener: UnixListener, only: Option<String>) -> Self {
-        Self { listener, only, connections: Vec::new(), handshakes: Vec::new() }
+        Self { listener, only, connections: Vec::new() }
     }
-}
-
-/// A handshake that has to end in time.
-struct Handshake {
-    /// Held until it has ended; false while it waits for requests of clients before.
-    has_begun: Weak<AtomicBool>,
-    stream: Weak<UnixStream>,
-    deadline: Instant,
 }
 
 /// The front end.
 pub struct Nbd {
     front: &'static Front,
     sockets: Vec<Socket>,
-    handshake_limit: Duration,
     refused: OccasionalLog,
     not_accepted: OccasionalLog,
 }
@@ -156,13 +143,7 @@ impl Nbd {
         let front: &'static Front = Box::leak(Box::new(front));
         // Set before by another one, which has no sockets of namespaces.
         let _set = server.after_deletion.set(Box::new(|| front.wake()));
-        Ok(Self {
-            front,
-            sockets,
-            handshake_limit: HANDSHAKE_LIMIT,
-            refused: OccasionalLog::default(),
-            not_accepted: OccasionalLog::default(),
-        })
+        Ok(Self { front, sockets, refused: OccasionalLog::default(), not_accepted: OccasionalLog::default() })
     }
 
     /// Channel through which other threads add sockets.
@@ -193,43 +174,16 @@ impl Nbd {
         });
     }
 
-    /// Disconnects clients whose handshake takes too long; returns the time until the next one may.
-    fn end_handshakes(&mut self) -> Option<Duration> {
-        let (now, limit) = (Instant::now(), self.handshake_limit);
-        for socket in &mut self.sockets {
-            socket.handshakes.retain_mut(|handshake| {
-                let Some(has_begun) = handshake.has_begun.upgrade() else { return false };
-                if handshake.deadline > now {
-                    return true;
-                }
-                if !has_begun.load(Ordering::Relaxed) {
-                    handshake.deadline = now + limit;
-                    return true;
-                }
-                if let Some(stream) = handshake.stream.upgrade() {
-                    // The client may have disconnected.
-                    let _ended = stream.shutdown(Shutdown::Both);
-                }
-                false
-            });
-        }
-        let handshakes = self.sockets.iter().flat_map(|socket| &socket.handshakes);
-        handshakes.map(|handshake| handshake.deadline.saturating_duration_since(now)).min()
-    }
-
     /// Accepts clients until one of the descriptors `stop` becomes readable.
     pub fn listen(&mut self, stop: &[BorrowedFd<'_>]) -> Result<(), ServeError> {
         loop {
-            let timeout = self
-                .end_handshakes()
-                .map(|left| Timespec { tv_sec: exact(left.as_secs()), tv_nsec: left.subsec_nanos().into() });
             let ready = {
                 let changed = iter::once(self.front.is_changed.as_fd());
                 let listeners = self.sockets.iter().map(|socket| socket.listener.as_fd());
                 let watched = stop.iter().copied().chain(changed).chain(listeners);
                 let mut polled: Vec<PollFd<'_>> =
                     watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-                match poll(&mut polled, timeout.as_ref()) {
+                match poll(&mut polled, None) {
                     Ok(_) => {}
                     Err(rustix::io::Errno::INTR) => continue,
                     Err(e) => return Err(ServeError::File(format!("cannot wait for clients: {e}"))),
@@ -247,10 +201,9 @@ impl Nbd {
             let sockets = &rest[1..];
             // One of each, so that no socket has to wait for many clients at another.
             let mut failed = false;
-            let limit = self.handshake_limit;
             for (socket, _) in self.sockets.iter_mut().zip(sockets).filter(|(_, ready)| **ready) {
                 match socket.listener.accept() {
-                    Ok((stream, _)) => socket.admit(self.front, stream, limit, &self.refused),
+                    Ok((stream, _)) => socket.admit(self.front, stream, &self.refused),
                     Err(e) => {
                         self.not_accepted.say(|| format!("cannot accept clients: {e}"));
                         failed = true;
@@ -284,7 +237,7 @@ impl Nbd {
 }
 
 impl Socket {
-    fn admit(&mut self, front: &'static Front, stream: UnixStream, handshake_limit: Duration, refused: &OccasionalLog) {
+    fn admit(&mut self, front: &'static Front, stream: UnixStream, refused: &OccasionalLog) {
         self.connections.retain(|each| each.strong_count() > 0);
         let is_alive = |each: &Weak<UnixStream>| each.upgrade().is_some_and(|stream| !has_hung_up(&stream));
         let alive = self.connections.iter().filter(|each| is_alive(each)).count();
@@ -303,16 +256,9 @@ impl Socket {
         let (stream, only) = (Arc::new(stream), self.only.clone());
         let ending: Vec<_> = self.connections.iter().filter(|each| !is_alive(each)).cloned().collect();
         self.connections.push(Arc::downgrade(&stream));
-        let handshake = Arc::new(AtomicBool::new(false));
-        if only.is_some() {
-            let deadline = Instant::now() + handshake_limit;
-            let (has_begun, stream) = (Arc::downgrade(&handshake), Arc::downgrade(&stream));
-            self.handshakes.push(Handshake { has_begun, stream, deadline });
-        }
         let serve = move || {
             outlast(front, &ending, &stream);
-            handshake.store(true, Ordering::Relaxed);
-            converse(front, stream, only.as_deref(), Some(taken), Some(handshake));
+            converse(front, stream, only.as_deref(), Some(taken));
             if only.is_some_and(|name| front.server.namespace(&name).is_none()) {
                 front.wake();
             }
@@ -332,18 +278,10 @@ fn outlast(front: &Front, ending: &[Weak<UnixStream>], client: &UnixStream) {
 }
 
 /// Serves a client until it leaves. With `only`, that namespace is all it may see. It has `descriptors`, where they are
-/// counted; `handshake` is dropped after that.
-pub fn converse(
-    front: &'static Front,
-    stream: Arc<UnixStream>,
-    only: Option<&str>,
-    descriptors: Option<Taken>,
-    handshake: Option<Arc<AtomicBool>>,
-) {
-    let agreed = negotiation::negotiate(front, Arc::clone(&stream), only);
-    drop(handshake);
+/// counted.
+pub fn converse(front: &'static Front, stream: Arc<UnixStream>, only: Option<&str>, descriptors: Option<Taken>) {
     // A client that disconnects during the handshake is not logged.
-    if let Ok(Some(agreed)) = agreed {
+    if let Ok(Some(agreed)) = negotiation::negotiate(front, Arc::clone(&stream), only) {
         Connection::serve(front, stream, agreed, descriptors);
     }
 }

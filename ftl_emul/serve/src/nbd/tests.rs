@@ -24,10 +24,6 @@ struct Served {
 }
 
 fn served() -> Served {
-    served_with(HANDSHAKE_LIMIT)
-}
-
-fn served_with(handshake_limit: Duration) -> Served {
     let folder = tempfile::tempdir().unwrap();
     make(folder.path(), "page", true, 8);
     let server: &'static Server = Box::leak(Box::new(open(folder.path())));
@@ -38,7 +34,6 @@ fn served_with(handshake_limit: Duration) -> Served {
     }
     server.descriptors.add(owners_of(&parameters)).unwrap();
     let mut nbd = Nbd::new(server, &parameters).unwrap();
-    nbd.handshake_limit = handshake_limit;
     let (stop, stopped) = UnixStream::pair().unwrap();
     let thread = thread::spawn(move || {
         nbd.listen(&[stopped.as_fd()]).unwrap();
@@ -209,26 +204,6 @@ fn a_namespace_deleted_without_clients_has_no_listener() {
     served.server.delete_namespace(&served.server.namespace("a").unwrap()).unwrap();
     until(|| !is_open(&served.socket("a.sock")));
     served.still_serves();
-}
-
-#[test]
-fn a_handshake_of_single_bytes_ends() {
-    let served = served_with(Duration::from_secs(2));
-    let mut chosen = Client::go(&served.socket("a.sock"), "a");
-    let mut slow = Client::dial(&served.socket("a.sock"), 3);
-    let mut owner = Client::dial(&served.socket("all.sock"), 3);
-    let began = Instant::now();
-    // An option with more data than it sends in a minute.
-    let head = [&OPTION_MAGIC.to_be_bytes()[..], &option::LIST.to_be_bytes(), &10_000_u32.to_be_bytes()].concat();
-    slow.stream.write_all(&head).unwrap();
-    while slow.stream.write_all(&[0]).is_ok() {
-        assert!(began.elapsed() < Duration::from_secs(60));
-        thread::sleep(Duration::from_millis(20));
-    }
-    // One that has chosen its export stays, and so does one of the socket that only its owner may use.
-    chosen.request(command::READ, 0, 0, 512, &[]);
-    assert_eq!(chosen.simple(), (0, 0));
-    assert!(!owner.answer(option::LIST, &[]).is_empty());
 }
 
 #[test]
