@@ -34,6 +34,10 @@ SETTLED_AFTER_S = 60
 ENTITLED_WINDOW_S = 60
 ENTITLED_WITHIN = 0.05
 COSTS_NOBODY = 0.01
+LIMIT_BURST_S = 1.0
+"""A limit lets a VM make up for this much time in which it asked for less: LIMIT_BURST_NS in
+`ftl_emul/core/src/engine/throttle.rs`.
+"""
 LONG_RUN_S = 300
 LONG_RUN_WITHIN = 0.02
 INSUFFICIENT_FROM = 0.05
@@ -228,6 +232,27 @@ def _off(ledger: Ledger, calm: Calm, within: float) -> Iterator[Violation]:
                 f"{due.got[vm]:.1%} of {ledger.measure}, due {share:.1%} ({error:+.0%}, until {calm.end_s} s)"
             )
             yield Violation("entitled", calm.start_s, vm, text)
+
+
+def maximums_are_kept(runs: Runs) -> Iterator[Violation]:
+    """From 10 s after a change no VM has more than its maximum in any 10 s, and what a limit saves up."""
+    ledger = runs.daemon
+    changes = ledger.changes()
+    limited = {change.vm for change in ledger.run.slo_changes if change.slo.max_iops is not None}
+    for row, vm in enumerate(ledger.run.vms):
+        over: dict[int, float] = {}
+        for start_s in range(ledger.run.seconds - BLOCK_S + 1) if vm in limited else ():
+            end_s = start_s + BLOCK_S
+            maximum = ledger.slo(vm, start_s).max_iops
+            calm = start_s >= BLOCK_S and not any(start_s - BLOCK_S <= at_s <= end_s for at_s in changes)
+            if maximum is None or not calm or ledger.disturbed(start_s, end_s):
+                continue
+            part = ledger.sum("requests", vm, start_s, end_s) / (BLOCK_S + LIMIT_BURST_S) / maximum
+            if part > 1 + LONG_RUN_WITHIN and ledger.run.running[row, start_s:end_s].all():
+                over[start_s] = part
+        for first_s, last_s, parts in _stretches(over):
+            text = f"{max(parts):.0%} of what its maximum allows, until {last_s + BLOCK_S} s"
+            yield Violation("maximum", first_s, vm, text)
 
 
 def no_false_insufficient(runs: Runs) -> Iterator[Violation]:
@@ -496,6 +521,7 @@ CHECKS: dict[str, Callable[[Runs], Iterable[Violation]]] = {
     "conserved": work_is_conserved,
     "busy": the_drive_is_as_busy,
     "entitled": entitlements_are_kept,
+    "maximum": maximums_are_kept,
     "insufficient": no_false_insufficient,
     "ok": no_false_ok,
     "moves": moves_keep_their_budget,

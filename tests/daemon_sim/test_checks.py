@@ -265,6 +265,18 @@ def test_a_minimum_that_is_missed_is_not_ok() -> None:
     assert {each.vm for each in check(run, names=["ok"])} >= {"a"}
 
 
+def test_rate_above_the_maximum_is_a_violation() -> None:
+    run = result({"a": 1.0, "b": 1.0})
+    run.slo_changes.append(SloChange(100.0, "a", Slo(1.0, max_iops=490.0)))
+    run.happened.append((100.0, Event(100.0, EventKind.SET_SLO, "a")))
+    assert check(run, names=["maximum"]) == [], "500, and 539 in 10 s are saved up"
+    run.of("requests")[0, 300:310] = 560.0
+    (found,) = check(run, names=["maximum"])
+    assert (found.vm, found.text) == ("a", "104% of what its maximum allows, until 311 s")
+    run.happened.append((290.0, Event(290.0, EventKind.STOP_DAEMON, lasts_s=20.0)))
+    assert check(run, names=["maximum"]) == []
+
+
 def test_moves_beyond_the_budget_are_violations() -> None:
     run = result({"a": 1.0, "b": 1.0})
     run.of("backlog_ns")[0] = 1e9
