@@ -270,6 +270,7 @@ class _Simulation:
         if event.kind in _ANSWERED and self._drive.now_ns < self._stalled_until_ns:
             self._at(self._stalled_until_ns / NS_PER_S, lambda: self._carry_out(event))
             return
+        at_s = self._now_s
         match event.kind:
             case EventKind.SET_SLO:
                 took_place = self._set_slo(event.vm, event.fields)
@@ -289,7 +290,7 @@ class _Simulation:
             case _:
                 took_place = self._disturb(event)
         if took_place:
-            self._happened.append((self._now_s, event))
+            self._happened.append((at_s, event))
             if not self._with_daemon:
                 self._set_weights_by_hand()
 
@@ -385,7 +386,7 @@ class _Simulation:
                     self._daemon.stop(undo=True)
                 self._daemon.waker.close()
                 self._daemon = None
-                self._at(self._now_s + event.lasts_s, self._start_daemon)
+                self._at(over_s, self._start_daemon)
             case _:
                 raise ValueError(f"{event.kind} is not a valid disturbance")
         return True
