@@ -203,6 +203,8 @@ def main() -> int:
             for row in rows(mix, depth, "8x" if options.quick else "20x"):
                 found.append(row)
                 print(line(row), file=out, flush=True)
+    if not found:
+        parser.error("no mix was run")
     if options.markdown:
         options.markdown.write_text("\n".join(markdown(found)))
     if options.json:

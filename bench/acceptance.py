@@ -292,12 +292,13 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name matches")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     options = parser.parse_args()
-    summaries, failed = [], 0
+    summaries, failed, skipped = [], 0, 0
     for case in all_cases(options.full):
         if not re.search(options.only, case.name):
             continue
         if case.missing:
             print(f"{case.name:42} skipped: no {', '.join(case.missing)} in {TRACES}", file=sys.stderr)
+            skipped += 1
             continue
         runs = case.runs()
         bars_missed = missed(case, runs)
@@ -308,10 +309,12 @@ def main() -> int:
                 print(line(case, run), flush=True)
             for text in bars_missed:
                 print(f"    MISSED: {text}", flush=True)
+    if not summaries:
+        parser.error(f"no case was run, {skipped} skipped")
     if options.json:
-        print(json.dumps({"cases": summaries, "missed": failed}, indent=2))
+        print(json.dumps({"cases": summaries, "missed": failed, "skipped": skipped}, indent=2))
     else:
-        print(f"{len(summaries)} cases, {failed} missed")
+        print(f"{len(summaries)} cases, {failed} missed" + (f", {skipped} skipped" if skipped else ""))
     return 1 if failed else 0
 
 

@@ -70,9 +70,6 @@ def arguments() -> argparse.Namespace:
 
 def compared(given: argparse.Namespace, workload: str, mapping: str, trim: str) -> AllocationResult:
     """Result of one comparison, run now or loaded from the folder."""
-    kept = given.save / f"{workload}-{mapping}-trim-{trim}.json" if given.save else None
-    if kept is not None and kept.exists():
-        return AllocationResult.model_validate_json(kept.read_text())
     sweep = Sweep(
         allocators=tuple(dict.fromkeys((*given.against, given.allocator))),
         drives={name: preset(name, {"mapping": mapping}) for name in given.drive},
@@ -84,6 +81,11 @@ def compared(given: argparse.Namespace, workload: str, mapping: str, trim: str) 
         sync_bytes=given.sync_mib << 20,
         log_blocks=given.log_blocks,
     )
+    # A result does not have these three.
+    others = f"churn-{sweep.churn:g}-sync-{given.sync_mib}-logs-{sweep.log_blocks}"
+    kept = given.save / f"{workload}-{mapping}-trim-{trim}-{others}.json" if given.save else None
+    if kept is not None and kept.exists():
+        return of_sweep(AllocationResult.model_validate_json(kept.read_text()), sweep, kept)
     with progress_on_stderr() as progress:
         result = compare(sweep, " ".join(sys.argv), progress, given.jobs)
     if not result.complete:
@@ -92,6 +94,15 @@ def compared(given: argparse.Namespace, workload: str, mapping: str, trim: str) 
         kept.parent.mkdir(parents=True, exist_ok=True)
         replace_file(kept, f"{result.to_json()}\n".encode())
     return result
+
+
+def of_sweep(found: AllocationResult, sweep: Sweep, path: Path) -> AllocationResult:
+    """The stored result; exits if it is of other allocators, drives, utilisations or seeds."""
+    drives = [each.name for each in found.drives]
+    stored = found.allocators, drives, found.utilisations, found.seeds
+    if stored != tuple(map(list, (sweep.allocators, sweep.drives, sweep.utilisations, sweep.seeds))):
+        sys.exit(f"{path} is of other options: remove it, or name another --save folder")
+    return found
 
 
 def ratios(

@@ -34,6 +34,7 @@ from typing import Any
 
 import checkout
 
+from slo_ctl.base.termination import terminable
 from slo_ctl.drives.control import ControlClient
 from slo_ctl.drives.places import RunPlaces, places
 from slo_ctl.drives.plan import plan_device
@@ -260,4 +261,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())

@@ -71,7 +71,7 @@ class Case:
         return replace(
             self,
             seconds=max(WINDOW_S, round(self.seconds * scale)),
-            daemon_at_s=max(self.daemon_at_s, self.daemon_at_s * scale),
+            daemon_at_s=self.daemon_at_s * (scale if self.daemon_at_s > 0 else 1.0),
             from_s=self.from_s * scale,
             apart_s=self.apart_s * scale,
             change_at_s=of(self.change_at_s),

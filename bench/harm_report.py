@@ -16,6 +16,8 @@ STATUS_TOLERANCE = 0.02
 """Absolute tolerance of shares in the status: its window ends up to an epoch earlier than that of the
 clients.
 """
+STOP_WITHIN_S = 10.0
+"""Longest time from SIGTERM to the daemon's exit."""
 _STEP_S = 5
 
 
@@ -89,6 +91,8 @@ class Result:
         self.ops_blocks |= {"at SIGTERM": _ops(before), "at exit": _ops(after), "end": _ops(last)}
         self.notes.append(f"exit after {stopped.took_s:.1f} s with code {stopped.exit_code}")
         self.notes += stopped.log_lines
+        if stopped.took_s > STOP_WITHIN_S:
+            self.problems.append(f"exit only after {stopped.took_s:.1f} s")
         if stopped.exit_code:
             self.problems.append(f"exit code {stopped.exit_code}")
         for vm, space in last.spaces.items():

@@ -35,6 +35,8 @@ from guest.machine import Guest
 from serving import Server, make_device
 from suite_results import EXPECTED, FAILED, PASSED, result_of_blktests, result_of_unittest
 
+from slo_ctl.base.termination import terminable
+
 _HOST = "10.0.2.2"
 """Address of this machine in QEMU's user network."""
 _SPEC = "name=d,size=96MiB,op=25%,dies=2,page=4KiB,block=64KiB"
@@ -272,6 +274,9 @@ def main() -> int:
             given.json.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
     counts = Counter(f"{each.suite}: {each.result}" for each in outcomes)
     say(", ".join(f"{count} {what}" for what, count in counts.items()))
+    if not outcomes:
+        say("no test was run")
+        return 2
     unexpected = [each for each in outcomes if each.result != EXPECTED.get(each.test, PASSED)]
     for each in unexpected:
         say(f"\n{each.suite} {each.test}: {each.result}, not {EXPECTED.get(each.test, PASSED)}\n{each.said}")
@@ -279,4 +284,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())

@@ -173,7 +173,7 @@ class Comparison:
 
     @property
     def p99_worse(self) -> float:
-        """The VM whose p99 exceeds that under a static split most, with the relative excess."""
+        """The largest relative excess of a VM's p99 over that under a static split."""
         return max(p99_changes(self.proportional, self.static).values(), default=0.0)
 
 
@@ -431,15 +431,18 @@ def main() -> int:
     if options.verify:
         effort = replace(effort, verify=options.verify)
     with tempfile.TemporaryDirectory() as folder:
-        scenes = []
+        scenes, skipped = [], 0
         for scene in optimum_scenes(Path(folder)):
             chosen = options.only or (QUICK_SCENES if options.quick else None)
             if chosen and not any(re.fullmatch(name, scene.name, re.IGNORECASE) for name in chosen):
                 continue
             if scene.missing:
                 print(f"{scene.name} skipped: no {', '.join(scene.missing)}", file=sys.stderr)
+                skipped += 1
                 continue
             scenes.append(scene)
+        if not scenes:
+            parser.error(f"no scenario was run, {skipped} skipped")
         out = sys.stderr if options.json else sys.stdout
         print(HEADER, file=out, flush=True)
         found = []
@@ -458,7 +461,9 @@ def main() -> int:
         print(json.dumps({"label": "emulated", "scenarios": rows, "missed": missed}, indent=1))
     else:
         print(
-            f"{len(found)} scenarios, {missed} with a bar missed. EMULATED; synthetic unless marked as real"
+            f"{len(found)} scenarios, {missed} with a bar missed"
+            + (f", {skipped} skipped" if skipped else "")
+            + ". EMULATED; synthetic unless marked as real"
         )
     return 1 if missed else 0
 

@@ -50,6 +50,7 @@ from validate import machine
 
 from ftl_emul import Config
 from lab import waf_theory
+from slo_ctl.base.termination import terminable
 
 FORMAT_VERSION = 1
 WAF_BAR = 0.03
@@ -247,4 +248,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())

@@ -1,9 +1,10 @@
-"""Overhead of `slo-ctl trace record` for clients of a served device: 4 KiB random, alternately with and
+"""Overhead of `slo-ctl trace record` for clients of a served device: with and without it, 4 KiB at random.
 
     .venv/bin/python bench/recording.py [--rounds 5] [--seconds 2] [--size 256M]
 
-Served over NBD without latency, which is the worst case; medians are compared. With few CPUs a client that
-waits after each request gets faster while recorded, as the recorder keeps the CPUs from going idle.
+Served over NBD without latency, which is the worst case; runs alternate, and medians are compared. With few
+CPUs a client that waits after each request gets faster while recorded, as the recorder keeps the CPUs from
+going idle. Checks no bar.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 import checkout  # noqa: F401 - finds the packages of this checkout
 from serve import fio, iops_and_cpu, running
 
+from slo_ctl.base.termination import terminable
 from slo_ctl.drives.control import ControlClient
 from slo_ctl.drives.places import places
 from slo_ctl.drives.plan import plan_device
@@ -91,4 +93,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())

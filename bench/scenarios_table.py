@@ -6,6 +6,7 @@ Each scenario runs under `proportional` and on an ordinary SSD: `shared`, one po
 Rates are 4 KiB pages per second, except for VMs that move no data (TRIM), whose requests are counted. A lower
 total is reported with the differences: WAF, and the mean number of pages per request (large requests cost
 less per page, so the total falls if small ones get their share). EMULATED SSD, synthetic workloads.
+Exit code 1 if a VM gets less than 99 % of its entitlement.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from slo_ctl.replay.result import RunResult
 from traces.batch import Op
 
 FAST15 = "preset=fast15,size=512MiB,op=15%"
+LEAST_OF_DUE = 0.99
 LOWER_FROM = 0.99
 """Total relative to that of `shared` below which the table explains why."""
 
@@ -78,6 +80,15 @@ class Compared:
     """Share of the pages that are written."""
     shared_write_share: float
     vms: tuple[VmRow, ...]
+
+    @property
+    def missed(self) -> list[str]:
+        """VMs that get too little of what they are entitled to."""
+        return [
+            f"{row.vm} gets {row.got / row.entitled:.1%} of its entitlement"
+            for row in self.vms
+            if row.entitled and row.got < LEAST_OF_DUE * row.entitled
+        ]
 
     @property
     def lower(self) -> str:
@@ -216,6 +227,8 @@ def lines(compared: Compared) -> Iterator[str]:
             f"p99 {row.p99_ms:7.1f} ms, shared {row.shared_p99_ms:7.1f}  OPS {row.ops_blocks}"
             + ("  at a limit" if row.limited else "")
         )
+    for text in compared.missed:
+        yield f"    MISSED: {text}"
 
 
 def markdown(found: Sequence[Compared]) -> Iterator[str]:
@@ -254,14 +267,18 @@ def main() -> int:
                 shared = preconditioned.run(Shared(), "fifo", each.duration)
             found.append(compare_runs(each.name, run, shared))
             print("\n".join(lines(found[-1])), file=out, flush=True)
+    if not found:
+        parser.error("no scenario was run")
+    missed = sum(bool(each.missed) for each in found)
     if options.markdown:
         options.markdown.write_text("\n".join(markdown(found)) + "\n")
     if options.json:
-        rows = [asdict(each) | {"lower": each.lower} for each in found]
-        print(json.dumps({"label": "emulated", "scenarios": rows}, indent=1))
+        rows = [asdict(each) | {"lower": each.lower, "missed": each.missed} for each in found]
+        print(json.dumps({"label": "emulated", "scenarios": rows, "missed": missed}, indent=1))
     else:
         print("EMULATED SSD, synthetic workloads; pages are 4 KiB")
-    return 0
+        print(f"{len(found)} scenarios, {missed} with a VM below {LEAST_OF_DUE:.0%} of its entitlement")
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

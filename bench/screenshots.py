@@ -25,6 +25,7 @@ from PIL import Image
 
 from daemon_sim import run as simulation
 from daemon_sim.scenario import Drive, Event, EventKind, Load, Scenario, SimulatedVm
+from slo_ctl.base.termination import terminable
 from slo_ctl.cli import app
 from slo_ctl.daemon.loop import Daemon
 from slo_ctl.model.status import HostStatus
@@ -177,4 +178,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with terminable():
+        main()

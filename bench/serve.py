@@ -23,6 +23,7 @@ from pathlib import Path
 
 import checkout
 
+from slo_ctl.base.termination import terminable
 from slo_ctl.drives.places import places
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.status import nbd_uri
@@ -161,4 +162,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import checkout  # noqa: F401 - finds the packages of this checkout
 
@@ -24,7 +27,10 @@ from daemon_sim.checks import CHECKS
 from daemon_sim.scenarios import DEFAULT_SIZE, DRIVES, NAMES, description_of
 from daemon_sim.trial import MEASURES, Order, Trial, run_trial
 from slo_ctl.base.workers import on_processes
+from slo_ctl.decide.policies import policy_entry
 
+Tried = tuple[Trial, dict[str, Any]]
+"""A trial, and its result as JSON."""
 SHOWN = 3
 """Violations printed for each check and seed, if there are many seeds."""
 
@@ -46,13 +52,14 @@ def main() -> int:
         policy=given.policy,
         checks=tuple(given.checks.split(",")) if given.checks else tuple(CHECKS),
         measure=MEASURES[given.shares_of],
+        with_daemon=not given.without_daemon,
     )
     if unknown := set(order.checks) - CHECKS.keys():
         print(f"there is no check {sorted(unknown)[0]}; --list lists them", file=sys.stderr)
         return 2
     if given.random:
         return many(order, given.random, given.jobs, as_json=given.json)
-    trial = run_trial(order, with_daemon=not given.without_daemon)
+    trial = run_trial(order)
     if given.json:
         print(json.dumps(trial.as_json()))
     else:
@@ -60,7 +67,7 @@ def main() -> int:
     return 0 if trial.passed else 1
 
 
-def parsed() -> argparse.Namespace:
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default 0)")
     parser.add_argument("--scenario", choices=NAMES, help="a scenario of --list")
@@ -78,19 +85,35 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--most", type=int, default=12, help="violations of each check that are printed")
     parser.add_argument("--json", action="store_true", help="a JSON object for each scenario")
     parser.add_argument("--list", action="store_true", help="scenarios and checks")
-    return parser.parse_args()
+    given = parser.parse_args(words)
+    if given.random is not None and given.random < 1:
+        parser.error("--random: at least 1")
+    if given.scenario is not None and (given.random or given.wide):
+        parser.error("--scenario: not with --random or --wide, which are other scenarios")
+    if given.scenario is None and (given.hours is not None or given.size != DEFAULT_SIZE):
+        parser.error("--hours and --size are of a named --scenario")
+    if given.hours is not None and not 1 <= 3600 * given.hours < math.inf:
+        parser.error("--hours: at least one second")
+    if given.policy is not None:
+        try:
+            policy_entry(given.policy)
+        except ValueError as error:
+            parser.error(f"--policy: {error}")
+    if given.random and given.without_daemon:
+        parser.error("--without-daemon: nothing is checked, so not with --random")
+    return given
 
 
 def many(order: Order, count: int, jobs: int, *, as_json: bool) -> int:
     began_s = time.monotonic()
     failed: dict[str, int] = {}
     passed = 0
-    for number, trial in enumerate(trials(order, count, jobs), 1):
+    for number, (trial, plain) in enumerate(trials(order, count, jobs, as_json=as_json), 1):
         passed += trial.passed
         for name, found in trial.counts().items():
             failed[name] = failed.get(name, 0) + bool(found)
         if as_json:
-            print(json.dumps(trial.as_json()), flush=True)
+            print(json.dumps(plain), flush=True)
         elif not trial.passed:
             shown: dict[str, int] = {}
             for violation in trial.violations:
@@ -109,20 +132,18 @@ def many(order: Order, count: int, jobs: int, *, as_json: bool) -> int:
     return 0 if passed == count else 1
 
 
-def trials(order: Order, count: int, jobs: int) -> Iterator[Trial]:
+def trials(order: Order, count: int, jobs: int, *, as_json: bool) -> Iterator[Tried]:
     """Trials in the order of seeds."""
-    orders = [replace(order, seed=order.seed + number, scenario=None) for number in range(count)]
-    if jobs <= 1:
-        yield from map(run_trial, orders)
-        return
-    yield from on_processes(tried_lean, orders, jobs)
+    orders = [replace(order, seed=order.seed + number) for number in range(count)]
+    return on_processes(partial(tried_lean, as_json=as_json), orders, jobs)
 
 
-def tried_lean(order: Order) -> Trial:
-    """A trial without the parts that are slow to pass between processes."""
+def tried_lean(order: Order, *, as_json: bool) -> Tried:
+    """A trial without the parts that are slow to pass between processes, of which JSON has a summary."""
     trial = run_trial(order)
+    plain = trial.as_json() if as_json else {}
     trial.run.epochs.clear()
-    return replace(trial, without=None)
+    return replace(trial, without=None), plain
 
 
 if __name__ == "__main__":

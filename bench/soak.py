@@ -23,7 +23,7 @@ from pathlib import Path
 
 import checkout
 import numpy as np
-from daemon_host import Clients, cgroups, running
+from daemon_host import cgroups, clients, running
 from serving import make_device, served
 
 from slo_ctl.api.client import ApiClient
@@ -112,9 +112,9 @@ def main() -> int:
         with (
             served(root, "ssd0", "--latency", "real") as server,
             running(root, environment=checkout.OF_UNIT) as daemon,
+            clients(groups, root) as loads,
         ):
             processes = {"daemon": daemon.process.pid, "server": int(server.run.pid_file.read_text())}
-            clients = Clients(groups, root)
             began_s = time.monotonic()
             running_until = dict.fromkeys(VMS, 0.0)
             filling = True
@@ -128,8 +128,8 @@ def main() -> int:
                         seconds = chance.choice((20, 45, 90))
                         load = (*chance.choice(_PHASES).split(), "--time_based", f"--runtime={seconds}")
                         if running_until[vm]:
-                            clients.stop(vm)
-                        clients.start(vm, "--ioengine=nbd", f"--uri={server.uri(vm)}", *load)
+                            loads.stop(vm)
+                        loads.start(vm, "--ioengine=nbd", f"--uri={server.uri(vm)}", *load)
                         running_until[vm] = now_s + seconds + 10
                 for _ in range(chance.choice((0, 0, 20))):
                     set_slo(daemon.api, chance)
@@ -146,7 +146,6 @@ def main() -> int:
                 series.setdefault("files_mib", []).append((now_s, files_mib(root)))
                 print(f"\r{now_s / 60:.0f} of {wanted.minutes:.0f} min", end="", file=sys.stderr, flush=True)
                 time.sleep(EVERY_S / FILLING_SPEED if filling else EVERY_S)
-            clients.close()
             print(file=sys.stderr)
     return int(report(series, filled_s) > 0)
 

@@ -24,6 +24,8 @@ import checkout  # noqa: F401 - finds the packages of this checkout
 from dask_cluster import ADDRESS, DaskCluster
 from serra_hosts import Hosts
 
+from slo_ctl.base.termination import terminable
+
 WANTED = 0.9
 WORKERS = 2
 SCENARIO = """
@@ -101,4 +103,5 @@ def elapsed_s(*commands: list[str]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())

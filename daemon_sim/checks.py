@@ -34,6 +34,10 @@ SETTLED_AFTER_S = 60
 ENTITLED_WINDOW_S = 60
 ENTITLED_WITHIN = 0.05
 COSTS_NOBODY = 0.01
+LIMIT_BURST_S = 1.0
+"""A limit lets a VM make up for this much time in which it asked for less: LIMIT_BURST_NS in
+`ftl_emul/core/src/engine/throttle.rs`.
+"""
 LONG_RUN_S = 300
 LONG_RUN_WITHIN = 0.02
 INSUFFICIENT_FROM = 0.05
@@ -99,7 +103,10 @@ class Runs:
 
 
 def work_is_conserved(runs: Runs) -> Iterator[Violation]:
-    """Pages served in any 10 s are at least 90 % of those without the daemon, unless status says why."""
+    """Pages served in any 10 s are at least 90 % of those without the daemon, or of the fluid ideal.
+
+    The ideal counts where status reports a minimum, a maximum, or that pages of a VM cost more than others.
+    """
     if runs.without is None:
         return
     with_daemon, without = runs.daemon, runs.without
@@ -119,7 +126,7 @@ def work_is_conserved(runs: Runs) -> Iterator[Violation]:
             continue
         if _is_reported(with_daemon, start_s, end_s):
             continue
-        if _status_says(with_daemon, start_s, end_s, _says_what_pages_cost):
+        if _status_says(with_daemon, start_s, end_s, _says_what_the_ideal_counts):
             could = min(could, ideal_pages(with_daemon, without, start_s, end_s, SERVED_AROUND_S))
         if served < SERVED_FROM * could:
             worst[start_s] = served / could
@@ -164,15 +171,15 @@ def the_drive_is_as_busy(runs: Runs) -> Iterator[Violation]:
 
 
 def _is_reported(ledger: Ledger, start_s: float, end_s: float) -> bool:
-    """Whether status reports an SLO that limits service: a maximum in force, or a minimum that costs.
+    """Whether others are limited for a p99, by the status, or the daemon is stopped.
 
     Status describes a window, so that it may report it a window later; while no epoch has ended, the last
-    status counts. A stopped daemon has nothing in force, and settings made by hand do not count.
+    status counts. A stopped daemon has nothing in force.
     """
     stopped = (event for event in ledger.run.happened if event[1].kind is EventKind.STOP_DAEMON)
     if any(at_s < end_s and start_s <= at_s + event.lasts_s + SERVED_WINDOW_S for at_s, event in stopped):
         return True
-    return _status_says(ledger, start_s, end_s, _says_why)
+    return _status_says(ledger, start_s, end_s, _is_limited_for_p99)
 
 
 def _status_says(ledger: Ledger, start_s: float, end_s: float, says: Callable[[VmStatus], bool]) -> bool:
@@ -189,15 +196,12 @@ def _does_not_answer(epoch: Epoch) -> bool:
     return all(row.verdict is Verdict.NO_MECHANISM for row in epoch.status.vms if row.device)
 
 
-def _says_what_pages_cost(row: VmStatus) -> bool:
-    return "times the device time of one of" in row.reason
-
-
-def _says_why(row: VmStatus) -> bool:
-    if row.verdict is Verdict.CAPPED:
-        return row.slo.max_iops is not None or row.slo.max_bandwidth_bytes_s is not None
-    if _is_limited_for_p99(row):
+def _says_what_the_ideal_counts(row: VmStatus) -> bool:
+    """That its pages cost more than those of others, that a maximum is in force, or a minimum."""
+    if "times the device time of one of" in row.reason:
         return True
+    if row.verdict is Verdict.CAPPED:
+        return row.slo.max_iops is not None
     return row.slo.min_iops is not None and "minimum" in row.reason
 
 
@@ -228,6 +232,27 @@ def _off(ledger: Ledger, calm: Calm, within: float) -> Iterator[Violation]:
                 f"{due.got[vm]:.1%} of {ledger.measure}, due {share:.1%} ({error:+.0%}, until {calm.end_s} s)"
             )
             yield Violation("entitled", calm.start_s, vm, text)
+
+
+def maximums_are_kept(runs: Runs) -> Iterator[Violation]:
+    """From 10 s after a change no VM has more than its maximum in any 10 s, and what a limit saves up."""
+    ledger = runs.daemon
+    changes = ledger.changes()
+    limited = {change.vm for change in ledger.run.slo_changes if change.slo.max_iops is not None}
+    for row, vm in enumerate(ledger.run.vms):
+        over: dict[int, float] = {}
+        for start_s in range(ledger.run.seconds - BLOCK_S + 1) if vm in limited else ():
+            end_s = start_s + BLOCK_S
+            maximum = ledger.slo(vm, start_s).max_iops
+            calm = start_s >= BLOCK_S and not any(start_s - BLOCK_S <= at_s <= end_s for at_s in changes)
+            if maximum is None or not calm or ledger.disturbed(start_s, end_s):
+                continue
+            part = ledger.sum("requests", vm, start_s, end_s) / (BLOCK_S + LIMIT_BURST_S) / maximum
+            if part > 1 + LONG_RUN_WITHIN and ledger.run.running[row, start_s:end_s].all():
+                over[start_s] = part
+        for first_s, last_s, parts in _stretches(over):
+            text = f"{max(parts):.0%} of what its maximum allows, until {last_s + BLOCK_S} s"
+            yield Violation("maximum", first_s, vm, text)
 
 
 def no_false_insufficient(runs: Runs) -> Iterator[Violation]:
@@ -431,9 +456,10 @@ def _below_due(ledger: Ledger, vm: str) -> bool:
     got = due = 0.0
     for start_s in range(_START_S, ledger.run.seconds - BLOCK_S + 1, BLOCK_S):
         amount = ledger.sum(ledger.measure, vm, start_s, start_s + BLOCK_S)
+        block = ledger.due(start_s, start_s + BLOCK_S)
         got += amount
-        _, most = ledger.due(start_s, start_s + BLOCK_S).errors_of_all.get(vm, (0.0, 0.0))
-        due += amount / (1.0 + most)
+        _, most = block.errors_of_all.get(vm, (0.0, 0.0))
+        due += amount / (1.0 + most) if amount else block.shares.get(vm, 0.0) * block.total
     return got < (1.0 - LONG_RUN_WITHIN) * due
 
 
@@ -495,6 +521,7 @@ CHECKS: dict[str, Callable[[Runs], Iterable[Violation]]] = {
     "conserved": work_is_conserved,
     "busy": the_drive_is_as_busy,
     "entitled": entitlements_are_kept,
+    "maximum": maximums_are_kept,
     "insufficient": no_false_insufficient,
     "ok": no_false_ok,
     "moves": moves_keep_their_budget,

@@ -213,7 +213,8 @@ class Ledger:
         iops: dict[str, float],
         asking: Collection[str],
     ) -> dict[str, tuple[float, float]]:
-        rates = {vm: amount / (end_s - start_s) for vm, amount in used.items() if amount > 0}
+        length_s = end_s - start_s
+        rates = {vm: amount / length_s for vm, amount in used.items() if amount > 0 or vm in asking}
         unknown = [
             vm for vm in rates if not self._saturates[vm] and self.wanting(vm, start_s, end_s) >= WANTS_FROM
         ]
@@ -231,7 +232,7 @@ class Ledger:
                 most = min(rate, slos[vm].max_iops or rate)
                 slos[vm] = replace(slos[vm], max_iops=most, min_iops=min(most, slos[vm].min_iops or 0.0))
         shares = shares_of(slos, total)
-        return {vm: rates[vm] / (share * total) - 1 for vm, share in shares.items() if share > 0}
+        return {vm: rates[vm] / (share * total) - 1 for vm, share in shares.items() if share * total > 0}
 
     @staticmethod
     def in_measure(slo: Slo, used: float, iops: float) -> Slo:

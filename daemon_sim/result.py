@@ -113,13 +113,15 @@ class Result:
         digest = hashlib.sha256()
         for name in (*COUNTERS, *GAUGES):
             digest.update(self.by_second[name].tobytes())
+        digest.update(self.running.tobytes() + self.moves_ns.tobytes())
         for epoch in self.epochs:
             text = repr((epoch.at_s, replace(epoch.status, daemon_pid=0)))
             # Commands in messages name the temporary directory of the run.
             digest.update(_ROOT_OPTION.sub("", text).encode())
         for command in self.commands:
             digest.update(repr(command).encode())
-        digest.update(repr((self.failures, self.not_restored, self.missed_epochs)).encode())
+        others = (self.happened, self.slo_changes, self.failures, self.not_restored, self.missed_epochs)
+        digest.update(repr(others).encode())
         return digest.hexdigest()
 
 

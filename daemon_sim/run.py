@@ -18,7 +18,7 @@ from daemon_sim.control import DaemonKilled, SimulatedServer
 from daemon_sim.drive import NS_PER_S, SimulatedDrive
 from daemon_sim.host import SimulatedHost, SimulatedObserver
 from daemon_sim.result import Command, Epoch, Recorder, Result, SloChange
-from daemon_sim.scenario import DEVICE, Event, EventKind, Fields, Scenario, slo_of
+from daemon_sim.scenario import DEVICE, Event, EventKind, Fields, Load, Scenario, slo_of
 from slo_ctl.base.clock import Clock
 from slo_ctl.config.settings import Config, DaemonConfig, DeviceConfig, LibvirtConfig
 from slo_ctl.daemon.files import DaemonPlaces
@@ -35,6 +35,8 @@ _LONGEST_RESTORE_S = 3600.0
 """Longest time in which a drive may move all OPS back after a clean stop."""
 _LATE_S = 5.0
 """Time past the end of a scenario that a clean stop may take."""
+_ANSWERED = frozenset({EventKind.SET_SLO, EventKind.UNSET_SLO, EventKind.SET_POLICY, EventKind.STOP_DAEMON})
+"""Events that wait until a daemon without CPU has it again."""
 
 
 def simulate(scenario: Scenario, *, daemon: bool = True) -> Result:
@@ -77,6 +79,7 @@ class _Simulation:
         self._number = itertools.count()
         self._fields: dict[str, dict[str, float]] = {}
         self._killed_in_s: float | None = None
+        self._stalled_until_ns = 0
         self._before: dict[str, float] = {}
         self._epochs: list[Epoch] = []
         self._happened: list[tuple[float, Event]] = []
@@ -134,7 +137,8 @@ class _Simulation:
     def _next_epoch_ns(self, otherwise_ns: int) -> int:
         if self._daemon is None:
             return otherwise_ns
-        return self._drive.now_ns + _ns(self._schedule.wait_s(self._clock.monotonic_s()))
+        next_ns = self._drive.now_ns + _ns(self._schedule.wait_s(self._clock.monotonic_s()))
+        return max(next_ns, self._stalled_until_ns)
 
     def _at(self, at_s: float, do: Callable[[], None]) -> None:
         heapq.heappush(self._ahead, (_ns(at_s), next(self._number), do))
@@ -147,7 +151,7 @@ class _Simulation:
             if vm.slo_fields:
                 self._set_slo(vm.name, vm.slo_fields)
             if vm.load.asleep_s > 0:
-                self._at(vm.load.awake_s, self._rest(vm.name, vm.load.awake_s, vm.load.asleep_s))
+                self._at(vm.load.awake_s, self._rest(vm.name, vm.load, vm.load.awake_s))
         for event in self._scenario.events:
             self._at(event.at_s, lambda event=event: self._carry_out(event))  # type: ignore[misc]
         self._recorder.begin(self._drive, self._host)
@@ -155,16 +159,18 @@ class _Simulation:
         if self._with_daemon:
             self._start_daemon()
 
-    def _rest(self, vm: str, awake_s: float, asleep_s: float) -> Callable[[], None]:
-        """Let a VM become idle and active again, endlessly."""
+    def _rest(self, vm: str, load: Load, asleep_from_s: float) -> Callable[[], None]:
+        """Let a VM become idle and active again, endlessly, at moments that do not depend on the daemon."""
+        awake_from_s = asleep_from_s + load.asleep_s
 
         def fall_asleep() -> None:
             self._host.rest(vm, resting=True)
-            self._at(self._now_s + asleep_s, wake)
+            self._at(awake_from_s, wake)
 
         def wake() -> None:
             self._host.rest(vm, resting=False)
-            self._at(self._now_s + awake_s, fall_asleep)
+            again_s = awake_from_s + load.awake_s
+            self._at(again_s, self._rest(vm, load, again_s))
 
         return fall_asleep
 
@@ -223,7 +229,7 @@ class _Simulation:
             self._disconnect(0.0)
             return ()
         began_s = self._now_s
-        self._server.silent, self._server.delay_s = False, 0.0
+        self._server.silent, self._server.delay_s, self._server.kill_at = False, 0.0, None
         with self._timed():
             try:
                 self._daemon.stop(undo=True)
@@ -261,6 +267,10 @@ class _Simulation:
     # Events.
 
     def _carry_out(self, event: Event) -> None:
+        if event.kind in _ANSWERED and self._drive.now_ns < self._stalled_until_ns:
+            self._at(self._stalled_until_ns / NS_PER_S, lambda: self._carry_out(event))
+            return
+        at_s = self._now_s
         match event.kind:
             case EventKind.SET_SLO:
                 took_place = self._set_slo(event.vm, event.fields)
@@ -280,7 +290,7 @@ class _Simulation:
             case _:
                 took_place = self._disturb(event)
         if took_place:
-            self._happened.append((self._now_s, event))
+            self._happened.append((at_s, event))
             if not self._with_daemon:
                 self._set_weights_by_hand()
 
@@ -359,7 +369,7 @@ class _Simulation:
         match event.kind:
             case EventKind.STALL:
                 # No epoch begins before the end of the disturbance.
-                self._drive.run_to(_ns(over_s))
+                self._stalled_until_ns = max(self._stalled_until_ns, _ns(over_s))
             case EventKind.HANG_UP:
                 self._server.connection += 1
             case EventKind.SILENCE:
@@ -371,11 +381,12 @@ class _Simulation:
             case EventKind.KILL_DAEMON:
                 self._server.kill_at, self._killed_in_s = event.command, event.lasts_s
             case EventKind.STOP_DAEMON:
+                self._server.kill_at = None
                 with self._timed():
                     self._daemon.stop(undo=True)
                 self._daemon.waker.close()
                 self._daemon = None
-                self._at(self._now_s + event.lasts_s, self._start_daemon)
+                self._at(over_s, self._start_daemon)
             case _:
                 raise ValueError(f"{event.kind} is not a valid disturbance")
         return True

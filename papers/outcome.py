@@ -283,6 +283,8 @@ def _agreement(figure: Figure, rules: Sequence[RuleOutcome], *, whole: bool) -> 
     if not whole:
         return Agreement.NOT_RUN
     found = {rule.agreement for rule in rules}
+    if found == {Agreement.NOT_RUN}:
+        return Agreement.NOT_RUN
     return next(
         (each for each in (Agreement.DIFFERS, Agreement.EXPLAINED) if each in found), Agreement.AGREES
     )

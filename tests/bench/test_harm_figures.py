@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from harm import CASES
 from harm_figures import (
     Load,
     Space,
@@ -16,6 +17,8 @@ from harm_figures import (
     spans,
     waf,
 )
+from harm_host import EpochFacts, Run, Stopped
+from harm_report import Result
 
 BEGAN_S = 1_700_000_000
 
@@ -120,3 +123,27 @@ def test_waf_is_of_all_namespaces_between_two_moments() -> None:
     assert first[1] == Space(10, 2, 1.0, None, 0, 0, 1)
     assert waf(first, last) == 3.0
     assert waf(last, last) is None
+
+
+@pytest.mark.parametrize("scale", [0.5, 2.0])
+def test_scaled_case_keeps_the_order_of_its_events(scale: float) -> None:
+    for case in CASES:
+        scaled = case.scaled(scale)
+        if case.daemon_at_s < 0:
+            assert scaled.daemon_at_s == case.daemon_at_s, "the time before the load is longer than a window"
+        else:
+            assert scaled.daemon_at_s / scaled.from_s == case.daemon_at_s / case.from_s
+
+
+def test_stop_that_takes_too_long_is_a_problem() -> None:
+    space = Space(10, 0, 1.0, None, 0, 0, 0)
+    moments = [EpochFacts(float(at_s), {"web": space}, 0, None) for at_s in range(100)]
+
+    def problems(took_s: float) -> list[str]:
+        run = Run(moments, stopped=Stopped(50.0, took_s, 0, []))
+        result = Result("7a", 40, {}, {}, {}, {}, None, {}, {}, [], [])
+        result.judge_stop(run)
+        return result.problems
+
+    assert problems(0.4) == []
+    assert problems(12.0) == ["exit only after 12.0 s"]

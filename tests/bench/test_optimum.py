@@ -105,4 +105,8 @@ def test_lower_total_is_reported_with_the_difference() -> None:
         "WAF 3.00 in place of 2.00; large had more at the cost of small"
     )
     assert why_lower(replace(compared, total=1000)) == ""
+    assert compared.missed == []
+    assert replace(compared, vms=(replace(rows[0], got=490), rows[1])).missed == [
+        "large gets 98.0% of its entitlement"
+    ]
     assert why_lower(replace(compared, vms=(replace(rows[0], got=0), rows[1]))) == "large starved"

@@ -93,6 +93,8 @@ class Changer(Load):
             except ControlError as error:
                 if error.code != "refused":
                     self.is_connected = False
+                    if error.code == "unreachable":
+                        self.lost(error)
                     return  # It may have been carried out or not.
                 after = kept(self._device)
                 check(

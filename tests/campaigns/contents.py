@@ -87,17 +87,24 @@ class Load(threading.Thread):
         """Requests."""
         self.problem: Exception | None = None
         """Errors other than the end of the connection."""
+        self.hung_up: Exception | None = None
+        """The end of the connection, unless it was the client that ended it."""
         self.finish = threading.Event()
 
     def run(self) -> None:
         try:
             self.work()
-        except OSError:
-            return
+        except OSError as end:
+            self.lost(end)
         except Exception as problem:
             self.problem = problem
         finally:
             self.close()
+
+    def lost(self, end: Exception) -> None:
+        """Note that the connection has ended."""
+        if not self.finish.is_set():
+            self.hung_up = end
 
     def work(self) -> None:
         raise NotImplementedError

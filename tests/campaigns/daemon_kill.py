@@ -102,6 +102,10 @@ def daemon_kill(root: Path, random: Random, tally: Tally) -> None:
             tally[f"kills while {moment}"] += 1
             _check_files(places, before, slos)
         _stopped_cleanly(root, server, before, slos)
+        ended = [
+            (writer.namespace, writer.problem, writer.hung_up) for writer in writers if not writer.is_alive()
+        ]
+        check(not ended, f"clients of the server ended: {ended}; {server.log()}")
     finally:
         for writer in writers:
             writer.finish.set()

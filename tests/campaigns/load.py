@@ -64,8 +64,9 @@ class DeviceLoad:
             thread.start()
 
     def problems(self) -> list[Exception]:
-        """Failed requests so far."""
-        return [thread.problem for thread in self._all if thread.problem is not None]
+        """Failed requests and lost connections so far."""
+        found = ((thread.problem, thread.hung_up) for thread in self._all)
+        return [problem for each in found for problem in each if problem is not None]
 
     def finish(self, tally: Tally) -> None:
         """Stop all clients and wait for them."""

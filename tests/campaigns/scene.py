@@ -37,7 +37,7 @@ class Scene:
     def load(
         self, tolerated: Collection[int] = (), *, changes: bool = True, pause_s: float = 0.0
     ) -> Iterator[DeviceLoad]:
-        """Run clients and changes; no request fails except with a tolerated error."""
+        """Run clients and changes; no request fails except with a tolerated error, and no connection ends."""
         device = self.root / "devices" / "d"
         load = DeviceLoad(
             self.server,

@@ -15,7 +15,7 @@ import pytest
 from waiting import until
 
 from . import power_loss
-from .contents import PAGE, Ledger, content, verify
+from .contents import PAGE, Ledger, Load, content, verify
 from .faults import GuaranteeError, Tally
 from .kinds import KINDS
 from .loop_disk import NO_DISK
@@ -72,6 +72,23 @@ def test_sector_of_a_wrong_version_is_detected() -> None:
     for lost in (old, bytes(PAGE), new[:512] + old[512:], new[512:] + new[:512]):
         with pytest.raises(GuaranteeError, match="drive: page 0, sector"):
             verify(Held(lost), ledger, "drive")
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_connection_that_the_server_ends_is_detected(stopped: bool) -> None:
+    class Client(Load):
+        def work(self) -> None:
+            raise ConnectionResetError("the server hung up")
+
+        def close(self) -> None:
+            """Nothing to close."""
+
+    client = Client()
+    if stopped:
+        client.finish.set()
+    client.run()
+    assert client.problem is None
+    assert (client.hung_up is None) == stopped
 
 
 @pytest.mark.slow

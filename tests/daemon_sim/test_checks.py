@@ -19,10 +19,10 @@ SECONDS = 600
 SPEC = "preset=fast15,size=64MiB,op=25%,channels=2,dies=2,block=128KiB"
 
 
-def status(at_s: float, rows: dict[str, tuple[Verdict, str]]) -> HostStatus:
+def status(at_s: float, rows: dict[str, tuple[Verdict, str, Slo]]) -> HostStatus:
     vms = tuple(
-        VmStatus(vm, DEVICE, (), Slo(), "vm set", "", "", verdict, reason)
-        for vm, (verdict, reason) in rows.items()
+        VmStatus(vm, DEVICE, (), slo, "vm set", "", "", verdict, reason)
+        for vm, (verdict, reason, slo) in rows.items()
     )
     return HostStatus(at_s, 10.0, 1.0, 0, 0.0, "", vms=vms)
 
@@ -36,7 +36,7 @@ def result(weights: dict[str, float], hostile: str = "") -> Result:
         for number, (vm, weight) in enumerate(weights.items())
     )
     scenario = Scenario("made up", Drive(SPEC, len(vms)), vms, length_s=SECONDS)
-    well = dict.fromkeys(weights, (Verdict.OK, ""))
+    well = dict.fromkeys(weights, (Verdict.OK, "", Slo()))
     by_second = {name: np.zeros((len(vms), SECONDS)) for name in (*COUNTERS, *GAUGES)}
     for row, weight in enumerate(weights.values()):
         share = weight / sum(weights.values())
@@ -56,10 +56,13 @@ def result(weights: dict[str, float], hostile: str = "") -> Result:
     )
 
 
-def say(run: Result, vm: str, verdict: Verdict, start_s: int, end_s: int, reason: str = "") -> None:
+def say(
+    run: Result, vm: str, verdict: Verdict, start_s: int, end_s: int, reason: str = "", slo: Slo | None = None
+) -> None:
     for at_s in range(start_s, end_s):
-        rows = {row.vm: (row.verdict, row.reason) for row in run.epochs[at_s].status.vms}
-        run.epochs[at_s] = Epoch(float(at_s), status(at_s, rows | {vm: (verdict, reason)}))
+        rows = {row.vm: (row.verdict, row.reason, row.slo) for row in run.epochs[at_s].status.vms}
+        told = rows | {vm: (verdict, reason, slo or rows[vm][2])}
+        run.epochs[at_s] = Epoch(float(at_s), status(at_s, told))
 
 
 def names(violations: list[Violation]) -> set[str]:
@@ -129,6 +132,27 @@ def test_lower_total_of_the_fluid_ideal_is_allowed_if_reported() -> None:
     )
 
 
+def test_bounds_in_force_excuse_what_they_cost_and_no_more() -> None:
+    run, without = result({"a": 1.0, "b": 1.0}), result({"a": 1.0, "b": 1.0})
+    run.slo_changes.append(SloChange(0.0, "a", Slo(1.0, max_iops=100.0)))
+    say(run, "a", Verdict.CAPPED, 0, SECONDS, "at its maximum of 100 IOPS", Slo(max_iops=100.0))
+    for name in ("pages", "requests", "device_ns"):
+        run.of(name)[0] *= 0.2
+        run.of(name)[1] *= 1.8
+    assert check(run, without, names=["conserved", "busy"]) == [], "b has what a may not use"
+    for name in ("pages", "requests", "device_ns"):
+        run.of(name)[1] /= 1.8
+    assert names(check(run, without, names=["conserved", "busy"])) == {"conserved", "busy"}
+    run.of("queued_ns")[:] *= 0.1
+    assert check(run, without, names=["conserved", "busy"]) == [], "b has what it asks for"
+    kept = result({"a": 1.0, "b": 1.0})
+    say(kept, "a", Verdict.OK, 0, SECONDS, "500 IOPS, minimum 400", Slo(min_iops=400.0))
+    assert check(kept, without, names=["conserved", "busy"]) == []
+    for name in ("pages", "requests", "device_ns"):
+        kept.of(name)[:, 300:400] *= 0.8
+    assert names(check(kept, without, names=["conserved", "busy"])) == {"conserved", "busy"}
+
+
 def test_while_a_server_does_not_answer_its_last_status_counts() -> None:
     run, without = result({"a": 1.0, "b": 1.0}), result({"a": 1.0, "b": 1.0})
     for name in ("pages", "device_ns"):
@@ -136,9 +160,7 @@ def test_while_a_server_does_not_answer_its_last_status_counts() -> None:
     for vm in "ab":
         say(run, vm, Verdict.NO_MECHANISM, 100, 250, "the server does not answer")
     assert check(run, without, names=["conserved"])
-    (first, *rest) = run.epochs[99].status.vms
-    capped = replace(first, verdict=Verdict.CAPPED, slo=Slo(max_iops=300.0))
-    run.epochs[99] = replace(run.epochs[99], status=replace(run.epochs[99].status, vms=(capped, *rest)))
+    say(run, "a", Verdict.OK, 99, 100, "b is limited for it", Slo(p99_latency_us=1e4))
     assert check(run, without, names=["conserved"]) == []
 
 
@@ -229,10 +251,30 @@ def test_false_verdicts_are_violations() -> None:
     assert [each.vm for each in check(run, names=["ok"])].count("a") == 2, "before and after the report"
 
 
+def test_vm_that_gets_nothing_is_insufficient_and_not_ok() -> None:
+    run = result({"a": 1.0, "b": 1.0})
+    run.of("pages")[0] = run.of("requests")[0] = 0.0
+    assert "0% of the pages" in next(each.text for each in check(run, names=["ok"]) if each.vm == "a")
+    say(run, "a", Verdict.INSUFFICIENT, 0, SECONDS)
+    assert check(run, names=["ok", "insufficient"]) == []
+
+
 def test_a_minimum_that_is_missed_is_not_ok() -> None:
     run = result({"a": 1.0, "b": 1.0})
     run.slo_changes.append(SloChange(100.0, "a", Slo(1.0, min_iops=800.0)))
     assert {each.vm for each in check(run, names=["ok"])} >= {"a"}
+
+
+def test_rate_above_the_maximum_is_a_violation() -> None:
+    run = result({"a": 1.0, "b": 1.0})
+    run.slo_changes.append(SloChange(100.0, "a", Slo(1.0, max_iops=490.0)))
+    run.happened.append((100.0, Event(100.0, EventKind.SET_SLO, "a")))
+    assert check(run, names=["maximum"]) == [], "500, and 539 in 10 s are saved up"
+    run.of("requests")[0, 300:310] = 560.0
+    (found,) = check(run, names=["maximum"])
+    assert (found.vm, found.text) == ("a", "104% of what its maximum allows, until 311 s")
+    run.happened.append((290.0, Event(290.0, EventKind.STOP_DAEMON, lasts_s=20.0)))
+    assert check(run, names=["maximum"]) == []
 
 
 def test_moves_beyond_the_budget_are_violations() -> None:
@@ -286,6 +328,13 @@ def test_gain_of_a_hostile_vm_is_a_violation(gain: float) -> None:
     run.of("requests")[1] *= 1 - gain
     found = check(run, None, honest, names=["hostile"])
     assert [each.vm for each in found] == (["a", "b"] if gain > 0.05 else [])
+
+
+def test_vm_that_a_hostile_one_starves_completely_is_a_violation() -> None:
+    run, honest = result({"a": 1.0, "b": 1.0}, "a"), result({"a": 1.0, "b": 1.0})
+    run.of("pages")[0] *= 2
+    run.of("pages")[1] = run.of("requests")[1] = 0.0
+    assert [each.vm for each in check(run, None, honest, names=["hostile"])] == ["a", "b"]
 
 
 def test_hostile_pages_that_slow_all_vms_alike_are_no_gain() -> None:

@@ -109,6 +109,41 @@ def test_table_shows_the_waf_that_status_shows() -> None:
         assert float(rows[vm.vm][2]) == pytest.approx(vm.waf, rel=0.1)
 
 
+def test_disturbances_of_the_daemon_do_not_delay_vms() -> None:
+    loads = Load(queue_depth=16, awake_s=25.0, asleep_s=10.0), Load(queue_depth=16)
+    vms = tuple(SimulatedVm(f"vm{n}", n, load) for n, load in enumerate(loads))
+    events = (
+        Event(20.0, EventKind.STALL, lasts_s=12.0),
+        Event(22.0, EventKind.SET_SLO, "vm0", (("weight", 5.0),)),
+        Event(23.0, EventKind.SLEEP, "vm1"),
+        Event(26.0, EventKind.WAKE, "vm1"),
+    )
+    scenario = Scenario("stall", Drive(DRIVES["256MiB"], 2), vms, events, length_s=80.0)
+    run, without = simulate(scenario), simulate(scenario, daemon=False)
+    for vm, asleep in ((0, [*range(26, 34), *range(61, 69)]), (1, [24])):
+        for each in (run, without):
+            assert not each.of("requests")[vm, asleep].any()
+            assert each.of("requests")[vm].astype(bool).sum() > 50
+    assert [(at_s, event.kind) for at_s, event in run.happened] == [
+        (20.0, EventKind.STALL),
+        (23.0, EventKind.SLEEP),
+        (26.0, EventKind.WAKE),
+        (32.0, EventKind.SET_SLO),
+    ]
+    assert not [epoch.at_s for epoch in run.epochs if 20.0 <= epoch.at_s < 32.0]
+    assert run.missed_epochs == 12
+
+
+@pytest.mark.parametrize("at_s", [30.5, 60.0])
+def test_daemon_that_stops_before_the_epoch_in_which_it_would_be_killed(at_s: float) -> None:
+    vms = tuple(SimulatedVm(f"vm{n}", n, Load(queue_depth=16), (("weight", 1.0 + n),)) for n in range(2))
+    kill = Event(at_s - 0.3, EventKind.KILL_DAEMON, lasts_s=1.0)
+    stop = Event(at_s, EventKind.STOP_DAEMON, lasts_s=1.0)
+    run = simulate(Scenario("stop", Drive(DRIVES["256MiB"], 2), vms, (kill, stop), length_s=60.0))
+    assert run.not_restored == ()
+    assert run.failures == []
+
+
 def test_server_that_recovers_at_the_stop_is_restored() -> None:
     vms = tuple(SimulatedVm(f"vm{n}", n, Load(queue_depth=16), (("weight", 1.0 + n),)) for n in range(2))
     silence = Event(30.0, EventKind.SILENCE, lasts_s=60.0)

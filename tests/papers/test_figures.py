@@ -155,6 +155,12 @@ def test_what_a_quick_run_leaves_out_counts_as_not_run() -> None:
     rules = Rule("", "", lambda _results: NOT_IN_QUICK), Rule("", "", lambda _results: Judged("1", True))
     found = judge(figure_with(*rules), results_of(1.0))
     assert [each.agreement for each in found] == [Agreement.NOT_RUN, Agreement.AGREES]
+    for some, agreement in ((rules, Agreement.AGREES), (rules[:1], Agreement.NOT_RUN)):
+        figure = replace(figure_with(*some), run=lambda _trial: [Panel("p", "", {("r", "c"): 1.0})])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("papers.outcome.FIGURES", {figure.key: figure})
+            (run,) = run_figures([figure], quick=True, seed=1, jobs=1, progress=Silent()).figures
+        assert run.agreement is agreement
 
 
 def test_trials_of_one_seed_are_alike() -> None:
