@@ -11,7 +11,6 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread;
 use std::time::Instant;
 
 use ftl_core::convert::exact;
@@ -24,7 +23,7 @@ use crate::nbd::{Front, has_hung_up};
 use crate::outgoing::Outgoing;
 use crate::polling::Polling;
 use crate::request_memory::{Pool, Room, Taken};
-use crate::threads::lock;
+use crate::threads::{self, lock};
 
 /// Largest reads and writes that the reading thread executes itself.
 const QUICK_BYTES: usize = 64 << 10;
@@ -165,7 +164,7 @@ impl Connection {
             return;
         }
         let another = Arc::clone(self);
-        let started = thread::Builder::new().name("slo-ctl nbd".into()).spawn(move || another.work());
+        let started = threads::builder("slo-ctl nbd").and_then(|builder| builder.spawn(move || another.work()));
         // Without it, the next request is read later.
         if started.is_ok() {
             self.threads.fetch_add(1, Ordering::Relaxed);

@@ -10,7 +10,6 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::thread;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustls::pki_types::pem::PemObject;
@@ -20,7 +19,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
 use crate::error::ServeError;
 use crate::occasional_log::OccasionalLog;
-use crate::threads::lock;
+use crate::threads::{self, lock};
 
 /// Bytes that are decrypted or encrypted at a time.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -69,7 +68,7 @@ impl Certificates {
                 self.refused.say(|| format!("TLS: a client of NBD cannot connect: {e}"));
             }
         })?;
-        thread::Builder::new().name("slo-ctl nbd tls".into()).spawn(move || {
+        threads::builder("slo-ctl nbd tls")?.spawn(move || {
             // A client that disconnects is not logged.
             let _broken_off = relay.run();
         })?;

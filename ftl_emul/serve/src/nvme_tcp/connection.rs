@@ -22,6 +22,7 @@ use crate::nvme_tcp::queue::{Incoming, Queue, When, Work};
 use crate::nvme_tcp::quick;
 use crate::nvme_tcp::subsystem::Subsystem;
 use crate::polling::Polling;
+use crate::threads;
 
 /// Timeout for the rest of a PDU, and for Connect.
 pub const STALLED: Duration = Duration::from_secs(10);
@@ -292,7 +293,7 @@ impl<'a> Reader<'a> {
         if self.queue.wake() && self.threads < most {
             let (subsystem, queue, association) = (self.subsystem, self.queue, self.association.clone());
             let work = move || work(subsystem, queue, association.as_ref());
-            match thread::Builder::new().name("slo-ctl nvme io".into()).spawn_scoped(scope, work) {
+            match threads::builder("slo-ctl nvme io").and_then(|builder| builder.spawn_scoped(scope, work)) {
                 Ok(_joined_by_scope) => self.threads += 1,
                 // One is enough to continue.
                 Err(_) if self.threads > 0 => {}

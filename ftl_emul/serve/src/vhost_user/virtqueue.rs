@@ -23,7 +23,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use crate::namespace::Awaited;
 use crate::polling::Polling;
-use crate::threads::lock;
+use crate::threads::{self, lock};
 use crate::vhost_user::in_flight::Tracker;
 use crate::vhost_user::request::{BlockRequest, Disk};
 use crate::vhost_user::workers::Workers;
@@ -153,7 +153,7 @@ impl Virtqueue {
             here.carry_out_all(&table, resumed);
             here.serve(polling);
         };
-        let thread = thread::Builder::new().name("slo-ctl vhost".into()).spawn(run)?;
+        let thread = threads::builder("slo-ctl vhost")?.spawn(run)?;
         Ok((queue, thread))
     }
 

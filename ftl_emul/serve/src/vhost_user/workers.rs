@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 use crate::request_memory::{Pool, Room, Taken};
-use crate::threads::lock;
+use crate::threads::{self, lock};
 
 /// Maximum concurrent requests of one client. Further ones wait for a thread.
 const MAX_THREADS: usize = 128;
@@ -53,7 +52,7 @@ impl Workers {
         } else if state.threads < MAX_THREADS {
             state.threads += 1;
             let here = Arc::clone(self);
-            let started = thread::Builder::new().name("slo-ctl vhost work".into()).spawn(move || here.work());
+            let started = threads::builder("slo-ctl vhost work").and_then(|builder| builder.spawn(move || here.work()));
             if started.is_err() {
                 state.threads -= 1;
                 let job = if state.threads == 0 { state.jobs.pop_front() } else { None };
@@ -100,6 +99,7 @@ impl Workers {
 mod tests {
     use super::*;
     use std::sync::mpsc;
+    use std::thread;
     use std::time::Duration;
 
     #[test]

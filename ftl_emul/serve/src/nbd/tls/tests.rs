@@ -1,5 +1,6 @@
 //! A client that has a TLS session, and the thread between it and the connection.
 
+use std::thread;
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
