@@ -61,8 +61,8 @@ def say(
 ) -> None:
     for at_s in range(start_s, end_s):
         rows = {row.vm: (row.verdict, row.reason, row.slo) for row in run.epochs[at_s].status.vms}
-        told = rows | {vm: (verdict, reason, slo or rows[vm][2])}
-        run.epochs[at_s] = Epoch(float(at_s), status(at_s, told))
+        reported = rows | {vm: (verdict, reason, slo or rows[vm][2])}
+        run.epochs[at_s] = Epoch(float(at_s), status(at_s, reported))
 
 
 def names(violations: list[Violation]) -> set[str]:
