@@ -200,6 +200,7 @@ def _source(resolved: ResolvedSlo) -> str:
 
 _NOT_LIMITED = frozenset({Verdict.NO_MECHANISM, Verdict.UNAPPLIED})
 _CLEARLY_ABOVE = 1.5
+"""Rate relative to a maximum above which none can be in force; limiters err by far less."""
 
 
 def _is_above_maximum(window: VmSample, bounds: Slo) -> bool:

@@ -388,31 +388,23 @@ def test_vms_that_are_attached_to_at_once_do_not_get_the_same_namespace(
 
 
 @pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("words", [("remove", "ssd0/a"), ("delete", "ssd0")], ids=" ".join)
 def test_a_namespace_is_not_removed_while_a_vm_is_attached_to_it(
-    tmp_path: Path, vms: DefinedVms, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, str],
+    tmp_path: Path,
+    vms: DefinedVms,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("slo_ctl.host.libvirt.connect", lambda _uri: nullcontext(vms))
     monkeypatch.setattr("slo_ctl.cli.device_namespace._refuse_in_use", lambda *_: None)
     with ThreadPoolExecutor() as threads:
         attached = threads.submit(attach, tmp_path, "web", "ssd0/a")
         assert vms.attaching.wait(60)
-        assert run(["device", "remove", "ssd0/a", "--yes", "--root", str(tmp_path)]) == 2
+        assert run(["device", *words, "--yes", "--root", str(tmp_path)]) == 2
         assert attached.result() == 0
     assert "ssd0/a is disk vda of VM web" in capsys.readouterr().err
     assert Tenant("ssd0", "a") in users_of(vms.all_xml(), places(tmp_path))
-
-
-@pytest.mark.usefixtures("device")
-def test_a_device_is_not_deleted_while_a_vm_is_attached_to_it(
-    tmp_path: Path, vms: DefinedVms, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("slo_ctl.host.libvirt.connect", lambda _uri: nullcontext(vms))
-    with ThreadPoolExecutor() as threads:
-        attached = threads.submit(attach, tmp_path, "web", "ssd0/a")
-        assert vms.attaching.wait(60)
-        assert run(["device", "delete", "ssd0", "--yes", "--root", str(tmp_path)]) == 2
-        assert attached.result() == 0
-    assert "ssd0/a is disk vda of VM web" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("device")
